@@ -1,0 +1,11 @@
+-- Hands one step whose expansion was left by a dead client to the caller, for expand_ms.
+-- uses: fc:expanding fc:step:* fc:run:*
+-- args: expand_ms
+-- returns: OK run step expanded total | NONE
+-- include: base
+local expand_ms, now = tonumber(ARGV[1]), now_ms()
+local due = redis.call('ZRANGEBYSCORE', 'fc:expanding', '-inf', now, 'LIMIT', 0, 1)[1]
+if not due then return { 'NONE' } end
+redis.call('ZADD', 'fc:expanding', now + expand_ms, due)
+local run, step = string.match(due, '^([^:]+):([^:]+)$')
+return { 'OK', run, step, tostring(count('fc:step:' .. due, 'expanded')), tostring(count('fc:step:' .. due, 'total')) }

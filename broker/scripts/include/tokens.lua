@@ -1,0 +1,56 @@
+-- Tokens: one row per unit and epoch on a boot is the truth; the sums (fc:used) and what is free (fc:free) are written only with a row.
+local function store_free(boot)
+  local record = redis.call('HMGET', 'fc:boot:' .. boot, 'accepting', 'python', 'keys', 'only', 'state')
+  if not record[5] or record[5] == 'gone' then
+    redis.call('HDEL', 'fc:free', boot)
+    return
+  end
+  local used = as_map(redis.call('HGETALL', 'fc:used:' .. boot))
+  local offer = redis.call('HGETALL', 'fc:offer:' .. boot)
+  local free = {}
+  for i = 1, #offer, 2 do free[offer[i]] = tonumber(offer[i + 1]) - (tonumber(used[offer[i]]) or 0) end
+  redis.call('HSET', 'fc:free', boot, cjson.encode({
+    a = (record[5] == 'up' and record[1] == '1') and 1 or 0,
+    p = record[2], k = cjson.decode(record[3] or '[]'), o = record[4] or '', f = free,
+  }))
+end
+
+local function book(boot, unit, epoch, vector, status, now)
+  redis.call('HSET', 'fc:alloc:' .. boot, unit .. '@' .. epoch, cjson.encode({ v = vector, s = status, ms = now }))
+  for dim, n in pairs(vector) do redis.call('HINCRBY', 'fc:used:' .. boot, dim, n) end
+end
+
+-- Returns true if there was a row. The caller refreshes fc:free with store_free.
+local function unbook(boot, unit, epoch)
+  local row = redis.call('HGET', 'fc:alloc:' .. boot, unit .. '@' .. epoch)
+  if not row then return false end
+  redis.call('HDEL', 'fc:alloc:' .. boot, unit .. '@' .. epoch)
+  for dim, n in pairs(cjson.decode(row).v) do redis.call('HINCRBY', 'fc:used:' .. boot, dim, -n) end
+  return true
+end
+
+-- The device of a lost unit stays booked on its boot until that boot says that nothing of it runs any more.
+local function orphan(boot, unit, epoch)
+  local row = redis.call('HGET', 'fc:alloc:' .. boot, unit .. '@' .. epoch)
+  if not row then return end
+  local value = cjson.decode(row)
+  value.s = 'orphan'
+  redis.call('HSET', 'fc:alloc:' .. boot, unit .. '@' .. epoch, cjson.encode(value))
+end
+
+local function message_of(boot, unit, epoch)
+  local record = redis.call('HMGET', 'fc:boot:' .. boot, 'template', 'queue')
+  if not record[1] then return nil end
+  local text = string.gsub(record[1], '@@UNIT@@', unit)
+  text = string.gsub(text, '@@EPOCH@@', tostring(epoch))
+  return text, record[2]
+end
+
+-- Removes exactly the message of (unit, epoch), wherever Celery has it.
+local function withdraw(boot, unit, epoch)
+  local text, queue = message_of(boot, unit, epoch)
+  if text then redis.call('LREM', queue, 0, text) end
+  local tag = 'fc.' .. unit .. '.' .. epoch
+  redis.call('ZREM', 'fc:unacked_index', tag)
+  redis.call('HDEL', 'fc:unacked', tag)
+end

@@ -1,0 +1,63 @@
+-- What time brings: silent boots, missed dispatches, expired leases, delays that are over, and once per second in the cluster a full pass.
+-- uses: fc:tick fc:boots fc:boot:* fc:deadlines fc:delayed fc:unit:* fc:run:* fc:step:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:attempts:* fc:active:* fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:expanding fc:attention:* fc:workers fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* _kombu.*
+-- args: lease_ms dispatch_ms boot_gone_ms limit
+-- returns: OK json
+-- include: base tokens flow place lose
+local SILENT_MS, GAP_MS, PASS_MS = 5000, 2500, 1000
+local lease_ms, dispatch_ms, boot_gone_ms, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local now = now_ms()
+local tick = as_map(redis.call('HGETALL', 'fc:tick'))
+local last_ms, grace_ms, full_ms = tonumber(tick.last_ms) or now, tonumber(tick.grace_ms) or 0, tonumber(tick.full_ms) or 0
+if now - last_ms > GAP_MS then grace_ms = now + lease_ms end
+redis.call('HSET', 'fc:tick', 'last_ms', now, 'grace_ms', grace_ms)
+local reply = { now_ms = now, lost = 0, missed = 0, placed = 0, grace = now < grace_ms }
+
+local silent = redis.call('ZRANGEBYSCORE', 'fc:boots', '-inf', now - SILENT_MS, 'LIMIT', 0, limit)
+for i = 1, #silent do
+  local boot = silent[i]
+  local quiet_ms = now - tonumber(redis.call('ZSCORE', 'fc:boots', boot))
+  if quiet_ms > boot_gone_ms and not reply.grace then
+    forget_boot(boot, 'nothing was heard of worker ' .. (redis.call('HGET', 'fc:boot:' .. boot, 'worker') or boot), now)
+  elseif redis.call('HGET', 'fc:boot:' .. boot, 'suspect') ~= '1' then
+    redis.call('HSET', 'fc:boot:' .. boot, 'suspect', '1', 'accepting', '0')
+    store_free(boot)
+  end
+end
+
+local due = redis.call('ZRANGEBYSCORE', 'fc:deadlines', '-inf', now, 'LIMIT', 0, limit)
+for i = 1, #due do
+  local unit = due[i]
+  local record = as_map(redis.call('HGETALL', 'fc:unit:' .. unit))
+  if record.state == 'placed' then
+    reply.missed = reply.missed + 1
+    redis.call('HINCRBY', 'fc:boot:' .. record.boot, 'strikes', 1)
+    undo_placement(unit, record, 'worker did not take it in time', now)
+  elseif record.state == 'running' then
+    if not reply.grace then
+      reply.lost = reply.lost + 1
+      local worker = redis.call('HGET', 'fc:boot:' .. record.boot, 'worker') or record.boot
+      lose(unit, record, 'worker_lost', 'lost contact with ' .. worker, false, now)
+    end
+  else
+    redis.call('ZREM', 'fc:deadlines', unit)
+  end
+end
+
+local ready = redis.call('ZRANGEBYSCORE', 'fc:delayed', '-inf', now, 'LIMIT', 0, limit)
+for i = 1, #ready do
+  local run, step, index = split_unit(ready[i])
+  redis.call('ZREM', 'fc:delayed', ready[i])
+  local state = redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'state')
+  local cancelled = redis.call('HGET', 'fc:run:' .. run, 'wanted') == 'cancel'
+  if state and not ENDED[state] and not cancelled and redis.call('HGET', 'fc:unit:' .. ready[i], 'state') == 'pending' then
+    redis.call('HDEL', 'fc:unit:' .. ready[i], 'not_before_ms')
+    put_back(ready[i], run, step, index)
+  end
+end
+
+if now - full_ms >= PASS_MS or reply.lost + reply.missed + #ready > 0 then
+  local placed, cursor = place(nil, limit, tonumber(tick.cursor) or 0, dispatch_ms, now)
+  redis.call('HSET', 'fc:tick', 'full_ms', now, 'cursor', cursor)
+  reply.placed = placed
+end
+return { 'OK', cjson.encode(reply) }

@@ -1,0 +1,36 @@
+-- Gives a placed unit to the guardian that brings this nonce; asked again with the same nonce it answers the same.
+-- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:deadlines fc:tail:* fc:events:* fc:journals fc:active:* fc:alloc:* fc:used:* fc:free fc:buckets fc:bucket:* fc:attempts:* fc:rank:* fc:failed:* fc:unacked fc:unacked_index fcq.*
+-- args: unit epoch nonce boot lease_ms
+-- returns: OK json | STALE state | NOT_FOUND | CANCELLED
+-- include: base tokens flow place lose
+local unit, epoch, nonce, boot, lease_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local key, now = 'fc:unit:' .. unit, now_ms()
+local record = as_map(redis.call('HGETALL', key))
+if not record.state then return { 'NOT_FOUND' } end
+local run, step, index = split_unit(unit)
+local again = record.state == 'running' and record.nonce == nonce
+if record.epoch ~= epoch or record.boot ~= boot or not (again or record.state == 'placed') then return { 'STALE', record.state } end
+local wanted = redis.call('HGET', 'fc:run:' .. run, 'wanted')
+if not again then
+  if wanted == 'cancel' or record.wanted == 'cancel' then
+    undo_placement(unit, record, 'cancelled', now)
+    return { 'CANCELLED' }
+  end
+  local worker = redis.call('HGET', 'fc:boot:' .. boot, 'worker')
+  move(unit, run, step, 'placed', 'running', now)
+  record.attempts = redis.call('HINCRBY', key, 'attempts', 1)
+  redis.call('HSET', key, 'nonce', nonce, 'worker', worker, 'seq', 0, 'started_ms', now)
+  redis.call('HSETNX', key, 'first_started_ms', now)
+  record.started_ms = now
+  if redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'state') == 'ready' then set_step(run, step, 'running', now) end
+  if redis.call('HGET', 'fc:run:' .. run, 'state') == 'submitted' then set_run(run, 'running', now) end
+  event(run, now, 'trial', 'unit', unit, 'from', 'placed', 'to', 'running', 'epoch', epoch, 'boot', boot, 'worker', worker,
+    'attempt', record.attempts)
+end
+redis.call('ZADD', 'fc:deadlines', now + lease_ms, unit)
+local run_record = redis.call('HMGET', 'fc:run:' .. run, 'location', 'key_id', 'plan_digest', 'token')
+return { 'OK', cjson.encode({
+  attempt = tonumber(record.attempts), fails = tonumber(record.fails) or 0, losses = tonumber(record.losses) or 0, started_ms = tonumber(record.started_ms),
+  now_ms = now, location = run_record[1], key_id = run_record[2], plan_digest = run_record[3], token = run_record[4], checkpoint = record.checkpoint or '',
+  iteration = tonumber(record.iteration) or 0, tail = redis.call('LLEN', 'fc:tail:' .. unit),
+}) }

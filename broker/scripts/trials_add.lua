@@ -1,0 +1,34 @@
+-- Adds the units first … first+n-1 of a step as pending, and places what fits; units that exist are left alone.
+-- uses: fc:run:* fc:step:* fc:unit:* fc:bucket:* fc:buckets fc:expanding fc:free fc:boot:* fc:alloc:* fc:used:* fc:shapes fc:active:* fc:deadlines fc:events:* fc:journals fcq.*
+-- args: run step first n shape expand_ms dispatch_ms limit
+-- returns: OK expanded | NOT_FOUND | ENDED
+-- include: base tokens flow place
+local run, step, first, n, shape = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local expand_ms, dispatch_ms, limit = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local key, now = 'fc:step:' .. run .. ':' .. step, now_ms()
+local state = redis.call('HGET', key, 'state')
+if not state then return { 'NOT_FOUND' } end
+if ENDED[state] or redis.call('HGET', 'fc:run:' .. run, 'wanted') == 'cancel' then return { 'ENDED' } end
+local bucket, added = 'fc:bucket:' .. run .. ':' .. step .. ':' .. shape, 0
+for index = first, first + n - 1 do
+  local unit = run .. ':' .. step .. ':' .. index
+  if redis.call('EXISTS', 'fc:unit:' .. unit) == 0 then
+    redis.call('HSET', 'fc:unit:' .. unit, 'state', 'pending', 'shape', shape, 'since_ms', now)
+    redis.call('ZADD', bucket, index, unit)
+    added = added + 1
+  end
+end
+redis.call('HINCRBY', key, 'pending', added)
+if first + n > count(key, 'expanded') then redis.call('HSET', key, 'expanded', first + n) end
+local expanded = count(key, 'expanded')
+if expanded >= count(key, 'total') then
+  redis.call('ZREM', 'fc:expanding', run .. ':' .. step)
+else
+  redis.call('ZADD', 'fc:expanding', now + expand_ms, run .. ':' .. step)
+end
+if state ~= 'waiting' then
+  open_bucket(run, step, shape)
+  place(nil, limit, 0, dispatch_ms, now)
+  check_step(run, step, now)
+end
+return { 'OK', tostring(expanded) }

@@ -1,0 +1,199 @@
+"""Following a run until it ends: a live view on a terminal, one line per change in a pipe, JSON lines on request.
+
+Only state is read, at most twice a second. A server that is away for a while is waited for: an outage is no end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import click
+
+from flowctl.broker.event_view import Event, last_event, read_events
+from flowctl.broker.snapshot import Snapshot, take_snapshot
+from flowctl.broker.store import Broker
+from flowctl.broker.view import UnitView, load_named
+from flowctl.cli.server import reading
+from flowctl.cli.target import UnknownTarget
+from flowctl.dsl.errors import UnreachableError
+from flowctl.render.clock import clock
+from flowctl.render.lines import event_body, event_line
+from flowctl.render.status_json import run_body
+from flowctl.render.strict_json import dumps
+from flowctl.render.summary import ConfigOf, best_lines, contact_lines, header, reason_line
+
+POLL_S = 0.5
+SILENT = ("busy", "placing", "delayed", "waits_for_steps", "run_cancelled", "starting")
+"""Reasons that come and go by themselves; in a pipe they would be noise."""
+
+
+Look: TypeAlias = Callable[[Snapshot], Snapshot]
+
+
+def keep(snap: Snapshot) -> Snapshot:
+    """Shows a look as it is."""
+    return snap
+
+
+def follow(
+    broker: Broker,
+    run: str,
+    config_of: ConfigOf,
+    *,
+    as_json: bool,
+    after: str | None = None,
+    each: Look = keep,
+) -> Snapshot:
+    """Shows a run until it has ended; returns the last look. `each` sees every look and may change it, or raise.
+
+    `after` is the event to begin after (in a pipe), by default the newest.
+    """
+    if not as_json and is_terminal():
+        return _follow_live(broker, run, config_of, each)
+    return _Lines(broker, run, config_of, as_json=as_json, each=each).follow(after)
+
+
+def is_terminal() -> bool:
+    """Whether stdout can redraw."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _follow_live(broker: Broker, run: str, config_of: ConfigOf, each: Look) -> Snapshot:
+    from rich.console import Console
+
+    from flowctl.render.live import LiveView
+
+    snap = _look(broker, run)
+    with LiveView(Console(), config_of) as view:
+        while True:
+            snap = each(snap)
+            view.show(snap)
+            if snap.run.ended:
+                return snap
+            time.sleep(POLL_S)
+            try:
+                snap = _look(broker, run)
+            except UnreachableError as error:
+                view.show(snap, note=f"no contact with the server ({error.what}); trying again")
+
+
+class _Lines:
+    """One line per change. Events carry the changes; looks add what no event says: reasons and lost contact."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        run: str,
+        config_of: ConfigOf,
+        *,
+        as_json: bool,
+        each: Look,
+    ) -> None:
+        self._broker = broker
+        self._run = run
+        self._config_of = config_of
+        self._as_json = as_json
+        self._each = each
+        self._told: set[str] = set()
+        self._is_away = False
+
+    def follow(self, after: str | None) -> Snapshot:
+        if after is None:
+            with reading(self._broker):
+                after = last_event(self._broker.client, self._run)
+        snap = _look(self._broker, self._run)
+        if not self._as_json:
+            _out(header(snap))
+        while True:
+            snap = self._each(snap)
+            self._tell_reasons(snap)
+            try:
+                after = self._tell_events(snap, after, block_ms=None if snap.run.ended else int(POLL_S * 1000))
+                if snap.run.ended:
+                    break
+                snap = _look(self._broker, self._run)
+                self._is_away = False
+            except UnreachableError as error:
+                self._tell_away(error)
+                time.sleep(POLL_S)
+        self._tell_end(snap)
+        return snap
+
+    def _tell_events(self, snap: Snapshot, after: str, *, block_ms: int | None) -> str:
+        """Print the events after `after`; returns the last one's id. With `block_ms`, wait at most so long for one."""
+        while True:
+            with reading(self._broker):
+                events = read_events(self._broker.client, self._run, after, block_ms=block_ms)
+                units = self._units(events)
+            for event in events:
+                self._tell_event(snap, event, units)
+            if not events or block_ms is not None:
+                return events[-1].id if events else after
+            after = events[-1].id
+
+    def _units(self, events: list[Event]) -> dict[tuple[str, int], UnitView]:
+        names = [
+            (self._run, event.step, event.index)
+            for event in events
+            if event.step is not None and event.index is not None and event.to in ("completed", "failed")
+        ]
+        return {(unit.step, unit.index): unit for unit in load_named(self._broker.client, list(dict.fromkeys(names)))}
+
+    def _tell_event(self, snap: Snapshot, event: Event, units: dict[tuple[str, int], UnitView]) -> None:
+        unit = units.get((event.step or "", event.index if event.index is not None else -1))
+        names = {worker.boot: worker.worker for worker in snap.workers}
+        worker = (
+            event.fields.get("worker") or names.get(event.fields.get("boot", "")) or (unit.worker if unit else None)
+        )
+        if self._as_json:
+            body = dict(event_body(event, snap.run, worker=worker))
+            if body["cause"] is None and unit is not None and unit.cause is not None:
+                body["cause"] = unit.cause.to_json()
+            _out(dumps("event", body, indent=None))
+            return
+        line = event_line(event, snap.run, unit=unit, worker=worker)
+        if line:
+            _out(line)
+
+    def _tell_reasons(self, snap: Snapshot) -> None:
+        several = len(snap.run.steps) > 1
+        lines = [(r.text, reason_line(r, several=several)) for r in snap.reasons if r.kind not in SILENT]
+        lines += [(line, line) for line in contact_lines(snap)]
+        for key, line in lines:
+            if key not in self._told:
+                if self._as_json:
+                    _out(dumps("notice", {"run": self._run, "at_ms": snap.at_ms, "text": line}, indent=None))
+                else:
+                    _out(f"{clock(snap.at_ms)}  {line}")
+        self._told = {key for key, _ in lines}
+
+    def _tell_away(self, error: UnreachableError) -> None:
+        if not self._is_away:
+            click.echo(f"flowctl: no contact with the server ({error.what}); trying again", err=True)
+        self._is_away = True
+
+    def _tell_end(self, snap: Snapshot) -> None:
+        if self._as_json:
+            _out(dumps("ended", run_body(snap.run, at_ms=snap.at_ms), indent=None))
+            return
+        _out(header(snap))
+        for line in best_lines(snap, self._config_of):
+            _out(line)
+
+
+def _look(broker: Broker, run: str) -> Snapshot:
+    with reading(broker):
+        broker.tick()
+        snap = take_snapshot(broker.client, run)
+    if snap is None:
+        raise UnknownTarget(f"there is no run '{run}' any more")
+    return snap
+
+
+def _out(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()

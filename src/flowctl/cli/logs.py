@@ -1,0 +1,78 @@
+"""`flowctl logs`: what a trial wrote to stdout and stderr, from storage, so from any machine."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from flowctl.broker.store import Broker
+from flowctl.broker.view import StepView, UnitView, load_units
+from flowctl.cli import target as targets
+from flowctl.cli.server import opened, reading
+from flowctl.dsl.errors import UnreachableError
+from flowctl.storage.trial_reader import TrialReader
+from flowctl.workers.runs.folder import open_folder
+
+POLL_S = 0.5
+
+
+@click.command("logs", short_help="Print what a trial wrote.")
+@click.argument("target", required=False)
+@click.option("--follow", "-f", is_flag=True, help="Go on until the trial has ended, also through later attempts.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="That attempt instead of the newest.")
+def command(target: str | None, follow: bool, attempt: int | None) -> None:
+    """Print what a trial wrote, as it wrote it. Read from storage, so it works from any machine that sees it.
+
+    TARGET is RUN/7 or RUN/step/7; 7 is a trial of the newest run.
+
+    Example: flowctl logs digits/7 --follow
+    """
+    with opened() as (broker, settings):
+        with reading(broker):
+            run, step, index = targets.find_trial(broker.client, target)
+            unit = load_units(broker.client, step, [index])[0]
+        reader = TrialReader(open_folder(run.location, run.run, settings), step.name, index)
+        if follow:
+            _follow(broker, step, unit, reader, attempt)
+            return
+        data = reader.log(attempt)
+        _write(data)
+        if not data:
+            which = f"attempt {attempt} of " if attempt else ""
+            click.echo(f"flowctl: {which}{run.label(step.name, index)} has written nothing ({unit.state})", err=True)
+
+
+def _follow(broker: Broker, step: StepView, unit: UnitView, reader: TrialReader, attempt: int | None) -> None:
+    """Print new pieces until the trial (or the attempt asked for) has ended and everything was printed."""
+    shown, position = attempt or unit.attempts, 0
+    while True:
+        is_last = unit.ended or (attempt is not None and unit.attempts > attempt)
+        piece = reader.log(shown or None, start=position)
+        position += len(piece)
+        _write(piece)
+        if attempt is None and unit.attempts > shown:
+            if shown:
+                click.echo(f"flowctl: attempt {unit.attempts}", err=True)
+            shown, position = unit.attempts, 0
+            continue
+        if is_last:
+            return
+        time.sleep(POLL_S)
+        unit = _look(broker, step, unit)
+
+
+def _look(broker: Broker, step: StepView, before: UnitView) -> UnitView:
+    try:
+        with reading(broker):
+            broker.tick()
+            return load_units(broker.client, step, [before.index])[0]
+    except UnreachableError:
+        return before
+
+
+def _write(data: bytes) -> None:
+    """Raw, so that odd bytes pass as they are."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

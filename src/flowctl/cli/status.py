@@ -1,0 +1,62 @@
+"""`flowctl status`: a run, or one trial with all its attempts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from flowctl.broker.reasons import unit_reason
+from flowctl.broker.snapshot import take_snapshot
+from flowctl.broker.store import Broker
+from flowctl.broker.view import load_attempts, load_units, now_ms
+from flowctl.broker.worker_view import load_workers
+from flowctl.cli import target as targets
+from flowctl.cli.server import opened, reading
+from flowctl.render.status_json import status_body, trial_body
+from flowctl.render.status_text import run_text, trial_text
+from flowctl.render.strict_json import dumps
+from flowctl.workers.runs.configs import ConfigReader
+
+
+@click.command("status", short_help="Show a run, or one trial with all its attempts.")
+@click.argument("target", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(target: str | None, as_json: bool) -> None:
+    """Show a run: steps, counts, best, what runs, what waits and why, what failed. Or one trial with every attempt.
+
+    TARGET is RUN, RUN/7 or RUN/step/7; without RUN, the newest.
+
+    Example: flowctl status digits/7
+    """
+    with opened() as (broker, settings):
+        with reading(broker):
+            found = targets.find_target(broker.client, target)
+        configs = ConfigReader(found.run.location, found.run.run, settings)
+        if found.step is not None and found.index is not None:
+            click.echo(_trial(broker, found, configs.of_quietly(found.step.name, found.index), as_json))
+            return
+        with reading(broker):
+            snap = take_snapshot(broker.client, found.run.run)
+    if snap is None:
+        raise targets.UnknownTarget(f"there is no run '{found.run.run}' any more")
+    click.echo(dumps("run", status_body(snap, configs.of_quietly)) if as_json else run_text(snap, configs.of_quietly))
+    if configs.problem:
+        print(f"flowctl: configurations cannot be read: {configs.problem}", file=sys.stderr)
+
+
+def _trial(broker: Broker, found: targets.Target, config: Mapping[str, Any], as_json: bool) -> str:
+    assert found.step is not None and found.index is not None
+    with reading(broker):
+        at_ms = now_ms(broker.client)
+        unit = load_units(broker.client, found.step, [found.index])[0]
+        attempts = load_attempts(broker.client, unit)
+        reason = None
+        if unit.state == "pending":
+            workers = load_workers(broker.client)
+            reason = unit_reason(broker.client, found.run, found.step, unit, workers, at_ms=at_ms)
+    if as_json:
+        return dumps("trial", trial_body(found.run, unit, attempts, config, reason))
+    return trial_text(found.run, unit, attempts, config, at_ms=at_ms, reason=reason)

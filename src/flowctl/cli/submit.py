@@ -1,0 +1,64 @@
+"""`flowctl submit`: submit a script and return."""
+
+from __future__ import annotations
+
+import click
+
+from flowctl.cli.script_options import run_options
+
+
+@click.command("submit", short_help="Submit a script and return; any worker runs it.")
+@click.argument("script")
+@run_options
+@click.option("--watch", is_flag=True, help="Follow it until it ends; Ctrl-C detaches.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; with --watch, JSON lines.")
+def command(
+    script: str,
+    name: str | None,
+    storage: str | None,
+    sets: tuple[str, ...],
+    parameters: tuple[str, ...],
+    watch: bool,
+    as_json: bool,
+) -> int:
+    """Submit a script and return. From then on nothing of this terminal or machine is needed: any worker runs it.
+
+    SCRIPT is path.py, or path.py:NAME where it holds several experiments or flows.
+
+    Example: flowctl submit digits.py --name first --set num_samples=3
+    """
+    from flowctl.cli.follow import follow
+    from flowctl.cli.launching import look, prepare, problems, submit_prepared
+    from flowctl.cli.outcome import exit_code
+    from flowctl.cli.server import opened
+    from flowctl.render.plan_text import trials
+    from flowctl.render.strict_json import dumps
+    from flowctl.workers.runs.configs import ConfigReader
+
+    prepared = prepare(script, sets=sets, parameters=parameters)
+    with opened() as (broker, settings):
+        run = submit_prepared(prepared, name=name, storage=storage, settings=settings)
+        found, reasons = look(broker, run)
+        lines = problems(reasons)
+        plan = prepared.compiled.plan
+        if as_json:
+            body = {
+                "run": run,
+                "name": found.name,
+                "location": found.location,
+                "plan_digest": plan.digest,
+                "trials": {step.name: step.total for step in plan.steps},
+                "problems": lines,
+            }
+            click.echo(dumps("submitted", body, indent=None if watch else 2))
+        else:
+            click.echo(f"{run}  {trials(plan)}, stored in {found.location}")
+            for line in lines:
+                click.echo(line)
+            if not watch:
+                click.echo(f"follow it: flowctl watch {run}")
+        if not watch:
+            return 0
+        configs = ConfigReader(found.location, run, settings)
+        ended = follow(broker, run, configs.of_quietly, as_json=as_json, after="0-0")
+    return exit_code(ended.run)

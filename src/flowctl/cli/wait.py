@@ -1,0 +1,56 @@
+"""`flowctl wait`: until a run has ended; the exit code says how."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from flowctl.broker.store import Broker
+from flowctl.broker.view import RunView, load_run
+from flowctl.cli import target as targets
+from flowctl.cli.outcome import exit_code
+from flowctl.cli.server import opened, reading
+from flowctl.dsl.errors import UnreachableError
+from flowctl.render.summary import count_text
+
+TIMED_OUT = 6
+POLL_S = 0.5
+
+
+@click.command("wait", short_help="Wait until a run has ended.")
+@click.argument("run", required=False)
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after so long (exit code 6).")
+def command(run: str | None, timeout: float | None) -> int:
+    """Wait until a run has ended. Without RUN, the newest.
+
+    Exit code: 0 all trials completed, 3 completed but some trials failed, 1 failed or cancelled, 6 the timeout passed.
+
+    Example: flowctl wait digits --timeout 600 && flowctl best digits
+    """
+    deadline = time.monotonic() + timeout if timeout is not None else None
+    with opened() as (broker, _):
+        with reading(broker):
+            found = targets.find_run(broker.client, run)
+        while not found.ended:
+            left_s = deadline - time.monotonic() if deadline is not None else POLL_S
+            if left_s <= 0:
+                click.echo(f"flowctl: {found.run} is still {found.state} after {timeout:g} s", err=True)
+                return TIMED_OUT
+            time.sleep(min(POLL_S, left_s))
+            found = _look(broker, found)
+    click.echo(f"{found.run}  {found.state}  {count_text(found.counts())}")
+    return exit_code(found)
+
+
+def _look(broker: Broker, before: RunView) -> RunView:
+    """The run as it stands now; an unreachable server is waited for, since outages are not ends."""
+    try:
+        with reading(broker):
+            broker.tick()
+            now = load_run(broker.client, before.run)
+    except UnreachableError:
+        return before
+    if now is None:
+        raise targets.UnknownTarget(f"the run '{before.run}' was removed while waiting for it")
+    return now

@@ -1,0 +1,88 @@
+"""A run on this machine: the local worker if one is up, else a worker of its own that takes this run only."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from pathlib import Path
+
+from flowctl.broker.connection import translated
+from flowctl.broker.settings import Settings
+from flowctl.broker.store import Broker
+from flowctl.broker.view import now_ms
+from flowctl.broker.worker_view import WorkerView, load_workers
+from flowctl.dsl.errors import FlowctlError
+from flowctl.workers.local import LocalWorker
+
+STOP_GRACE_S = 10.0
+
+
+class LocalWorkerDied(FlowctlError):
+    """The worker that `run` had started ended although its run had not."""
+
+    exit_code = 1
+
+
+class LocalRun:
+    """While it is entered, a worker on this machine takes the run. `own` is False if one was up already."""
+
+    def __init__(self, run: str, *, broker: Broker, settings: Settings, resources: str | None = None) -> None:
+        self.run = run
+        self._broker = broker
+        self._settings = settings
+        self._resources = resources
+        self._worker: LocalWorker | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether a worker was started for this run."""
+        return self._worker is not None
+
+    def __enter__(self) -> LocalRun:
+        if self._resources or not self._find():
+            self._worker = LocalWorker.start(self._settings, run=self.run, resources=self._resources)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raises LocalWorkerDied if the worker that was started here has ended by itself."""
+        if self._worker is not None and self._worker.exit_code is not None:
+            said = _last_line(self._worker.log)
+            raise LocalWorkerDied(
+                f"the worker of this run ended by itself (exit code {self._worker.exit_code}): {said}",
+                place=str(self._worker.log),
+                cure=f"the run waits; go on with 'flowctl run --attach {self.run}'",
+            )
+
+    def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Stop the worker that was started here, if any: its trials go back to pending with their checkpoints."""
+        if self._worker is not None:
+            self._worker.stop(grace_s)
+            self._worker = None
+
+    def kill(self) -> None:
+        """End it at once, with everything that it runs."""
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _find(self) -> WorkerView | None:
+        """A worker of this machine that can take the run now."""
+        with translated(self._broker.url):
+            at_ms = now_ms(self._broker.client)
+            workers = load_workers(self._broker.client)
+        minor = ".".join(platform.python_version_tuple()[:2])
+        host = socket.gethostname()
+        mine = (each for each in workers if each.host == host and each.python == minor and each.is_live(at_ms))
+        return next((each for each in mine if each.only_run in (None, self.run)), None)
+
+
+def _last_line(log: Path) -> str:
+    """What the worker said last."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return "its log cannot be read"
+    return lines[-1].strip() if lines else "it wrote nothing"

@@ -1,0 +1,126 @@
+"""A plan for people: as text, and as a mermaid graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flowctl.broker.reasons import show_need
+from flowctl.dsl.plan import Plan, Step
+from flowctl.render.table import cut, pairs, table
+
+
+def plan_text(plan: Plan, first_configs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Steps with their edges, trials and resources, then the number of trials of each resource shape.
+
+    `first_configs` holds the configuration of trial 0 per experiment, as an example of the search space.
+    """
+    title = f"{plan.name}  {len(plan.steps)} step{'s' if len(plan.steps) != 1 else ''}, {trials(plan)}"
+    lines = [title, f"plan {plan.digest}"]
+    if plan.parameters:
+        lines.append(f"parameters: {pairs(plan.parameters, limit=20)}")
+    rows = [
+        [step.name, step.kind, str(step.total), f"{show_need(step.resources)}", ", ".join(step.after), step.place]
+        for step in plan.steps
+    ]
+    lines += ["", table(["step", "kind", "trials", "needs each", "after", "declared at"], rows)]
+    for step in plan.steps:
+        lines += _details(step, first_configs.get(step.name, {}))
+    lines += ["", "in all:"]
+    lines += [f"  {count} × {need}" for need, count in shapes(plan).items()]
+    return "\n".join(lines)
+
+
+def trials(plan: Plan) -> str:
+    """`24 trials`, counting experiments only; stages are named apart."""
+    count = sum(step.total for step in plan.steps if step.kind == "experiment")
+    stages = sum(step.total for step in plan.steps if step.kind != "experiment")
+    parts = [f"{count} trial{'s' if count != 1 else ''}"] if count else []
+    parts += [f"{stages} stage{'s' if stages != 1 else ''}"] if stages else []
+    return " and ".join(parts)
+
+
+def shapes(plan: Plan) -> dict[str, int]:
+    """How many units ask for each resource shape, in the order of the steps."""
+    counts: dict[str, int] = {}
+    for step in plan.steps:
+        need = show_need(step.resources)
+        counts[need] = counts.get(need, 0) + step.total
+    return counts
+
+
+def plan_mermaid(plan: Plan) -> str:
+    """The graph as a mermaid flowchart; an edge carries what is passed."""
+    lines = ["flowchart TD"]
+    for step in plan.steps:
+        text = f"{step.name}<br/>{step.total} trials" if step.kind == "experiment" else step.name
+        shape = f'[["{text}"]]' if step.kind == "experiment" else f'["{text}"]'
+        lines.append(f"    {_node(step.name)}{shape}")
+    for step in plan.steps:
+        passed = edges(step)
+        for source in step.after:
+            label = ", ".join(passed.get(source, []))
+            lines.append(f"    {_node(source)} -->{f'|{label}|' if label else ''} {_node(step.name)}")
+    return "\n".join(lines)
+
+
+def edges(step: Step) -> dict[str, list[str]]:
+    """Per source step the outputs of it that this step takes, such as `best.config`; `output` for the whole."""
+    found: dict[str, list[str]] = {}
+    for source, path in _outputs([list(step.inputs), dict(step.keyword_inputs)]):
+        name = ".".join(str(part) for part in path) or "output"
+        if name not in found.setdefault(source, []):
+            found[source].append(name)
+    return found
+
+
+def _details(step: Step, config: Mapping[str, Any]) -> Iterator[str]:
+    told = []
+    if step.metric:
+        told.append(f"{step.mode} {step.metric}")
+    if step.num_samples > 1:
+        told.append(f"{step.num_samples} samples")
+    if step.stop:
+        told.append("stops at " + " or ".join(f"{key} ≥ {limit:g}" for key, limit in step.stop.items()))
+    if step.stop_functions:
+        told.append(f"{step.stop_functions} stop function{'s' if step.stop_functions > 1 else ''}")
+    if step.policy.max_failures:
+        told.append(f"{step.policy.max_failures} failures allowed")
+    if config:
+        told.append(f"trial 0: {cut(pairs(config), 90)}")
+    inputs = [
+        f"{source}.{name}" if name != "output" else source for source, names in edges(step).items() for name in names
+    ]
+    if inputs:
+        told.append(f"takes {', '.join(inputs)}")
+    if told:
+        yield ""
+        yield f"{step.name}: {'; '.join(told)}"
+
+
+def _outputs(value: Any) -> Iterator[tuple[str, list[Any]]]:
+    if isinstance(value, Mapping):
+        if "$output" in value:
+            yield value["$output"], value.get("path", [])
+            return
+        for each in value.values():
+            yield from _outputs(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _outputs(each)
+
+
+def _node(name: str) -> str:
+    """An identifier that mermaid takes: `end` and names that begin with a digit are no identifiers there."""
+    return "s_" + name.replace("_", "__").replace("-", "_")
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The body of `plan --json`: the plan itself and what it amounts to."""
+    return {
+        "plan": json.loads(plan.canonical()),
+        "digest": plan.digest,
+        "trials": {step.name: step.total for step in plan.steps},
+        "shapes": [{"needs": need, "count": count} for need, count in shapes(plan).items()],
+    }

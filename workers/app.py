@@ -1,0 +1,146 @@
+"""The Celery application. `flowctl worker` and Celery's own command run the same: all settings stand here.
+
+Importing it finds the server and starts the embedded one if there is none; nothing else of flowctl imports it at import time.
+"""
+
+import logging
+import os
+import sys
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+from celery.worker.components import Pool
+from celery.worker.consumer.tasks import Tasks
+from kombu import Queue
+
+from flowctl.broker.settings import Settings
+from flowctl.broker.store import server_url
+from flowctl.dsl.errors import FlowctlError
+from flowctl.workers import identity, transport
+from flowctl.workers.node import Node
+
+POOLS = ("prefork", "processes")
+
+
+def _refuse(error: FlowctlError | str, code: int = 2) -> None:
+    print(f"flowctl: {error}", file=sys.stderr)
+    raise SystemExit(getattr(error, "exit_code", code))
+
+
+def _make() -> Celery:
+    made = Celery("flowctl", amqp="flowctl.workers.transport:AMQP", set_as_current=False)
+    made.conf.update(
+        broker_url=URL.kombu_url(),
+        broker_transport=transport.path_of(URL),
+        broker_transport_options=transport.options(URL),
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,
+        broker_pool_limit=1,
+        result_backend=None,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_acks_late=True,
+        task_acks_on_failure_or_timeout=True,
+        task_reject_on_worker_lost=False,
+        task_create_missing_queues=True,
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_proc_alive_timeout=60,
+        worker_enable_remote_control=EVENTS,
+        worker_send_task_events=EVENTS,
+        worker_redirect_stdouts=False,
+        worker_hijack_root_logger=True,
+        worker_log_format="%(asctime)s %(levelname)s %(message)s",
+        worker_concurrency=default_slots(),
+        worker_consumer="flowctl.workers.consumer:Consumer",
+    )
+    return made
+
+
+def default_slots() -> int:
+    """Trials at once at most: FLOWCTL_SLOTS, else max(10, 2 × cores)."""
+    return int(os.environ.get("FLOWCTL_SLOTS") or max(10, 2 * (os.cpu_count() or 1)))
+
+
+EVENTS = os.environ.get("FLOWCTL_EVENTS") == "1"
+try:
+    SETTINGS = Settings.from_env()
+    URL = server_url(SETTINGS, start=True)
+except FlowctlError as error:
+    _refuse(error)
+app = _make()
+
+
+@app.task(name="flowctl.run_unit", acks_late=True, ignore_result=True)
+def run_unit(unit: str, epoch: str) -> None:
+    """Runs one attempt in this pool process: a wake-up, the truth is in the broker."""
+    Node.current().guard(unit, int(epoch))
+
+
+@signals.celeryd_init.connect
+def _prepare(conf: Any = None, options: Any = None, instance: Any = None, **_: Any) -> None:
+    """Before the worker is built: refuse what can't carry trials, take a name, listen on this boot's queue alone."""
+    pool = str((options or {}).get("pool") or conf.worker_pool)
+    pool = getattr(pool, "__name__", pool)
+    if not any(name in pool for name in POOLS):
+        _refuse(f"the pool '{pool}' cannot carry trials: each needs a process of its own that guards it; use -P prefork")
+    if sys.platform != "linux":
+        _refuse("workers run on Linux; on this system the client and the embedded server work")
+    slots = (options or {}).get("concurrency") or conf.worker_concurrency
+    try:
+        who = identity.take(SETTINGS.home, name=os.environ.get("FLOWCTL_WORKER_NAME"))
+        conf.task_default_queue = who.queue
+        conf.task_queues = [Queue(who.queue, exchange="", routing_key=who.queue, durable=True)]
+        if options is not None and options.get("queues"):
+            options["queues"] = [who.queue]
+        Node.start(SETTINGS, who=who, task=run_unit, slots=int(slots))
+    except FlowctlError as error:
+        _refuse(error)
+    except Exception as error:  # Celery's signals swallow exceptions: a worker without its node must not come up
+        _refuse(f"the worker cannot start: {type(error).__name__}: {error}", 1)
+
+
+class Beating(bootsteps.StartStopStep):  # type: ignore[misc]
+    """The worker's own thread: from after the pool has forked until the pool is gone."""
+
+    requires = (Pool,)
+
+    def start(self, parent: Any) -> None:
+        Node.current().begin()
+
+    def stop(self, parent: Any) -> None:
+        Node.current().end()
+
+    def terminate(self, parent: Any) -> None:
+        Node.current().end()
+
+
+class Accepting(bootsteps.StartStopStep):  # type: ignore[misc]
+    """A worker accepts while its consumer listens: one that waits for its connection gets nothing placed."""
+
+    requires = (Tasks,)
+
+    def start(self, parent: Any) -> None:
+        Node.current().accept(True)
+
+    def stop(self, parent: Any) -> None:
+        Node.current().accept(False)
+
+
+app.steps["worker"].add(Beating)
+app.steps["consumer"].add(Accepting)
+
+
+@signals.worker_shutting_down.connect
+def _drain(**_: Any) -> None:
+    Node.current().drain()
+
+
+@signals.after_setup_logger.connect
+def _quiet(logger: logging.Logger | None = None, **_: Any) -> None:
+    """A Celery task of ours is a wake-up: its own log lines say nothing that our events do not say better."""
+    for name in ("celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,72 @@
+"""What follows from how an attempt ended: pure, from values to values (design: D9, D13)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flowctl.workers.process import Exit
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the guardian saw of an attempt."""
+
+    exit: Exit
+    said: Mapping[str, Any] | None
+    """The trial's own last word, if it had one: status, reason, output, cause."""
+    stop_reason: str | None
+    """Why it was asked to end: None, a stop condition, 'cancelled', 'preempted'."""
+    metric: str | None
+    has_metric: bool
+    metric_names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a trial may fail: `max_failures` (-1: without limit) against the failures before this attempt."""
+
+    max_failures: int
+    fails: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The attempt's outcome, and the unit's next state."""
+
+    outcome: str
+    """completed | failed | cancelled | preempted"""
+    to: str
+    reason: str
+    cause: dict[str, Any] | None
+    fails_up: int = 0
+
+
+def decide(ending: Ending, budget: Budget) -> Decision:
+    """The one place where an ending becomes a state."""
+    if ending.stop_reason == "cancelled":
+        return Decision("cancelled", "cancelled", "cancelled", {"kind": "cancelled", "text": "cancelled"})
+    said = ending.said
+    if said is not None and said["status"] == "stopped" and said.get("signal") and ending.stop_reason is None:
+        # A signal from outside, not from the guardian: it killed the trial, however politely the trial took it.
+        said, ending = None, replace(ending, exit=Exit(code=None, signal=int(said["signal"])))
+    if ending.stop_reason == "preempted" and (said is None or said["status"] != "completed"):
+        return Decision("preempted", "pending", "its worker stopped", {"kind": "preempted", "text": "its worker stopped"})
+    if said is not None and said["status"] in ("completed", "stopped") and ending.exit.signal is None:
+        if ending.metric is not None and not ending.has_metric:
+            names = ", ".join(sorted(ending.metric_names)) or "nothing"
+            text = f"never reported the metric '{ending.metric}'; it reported: {names}"
+            return Decision("failed", "failed", "error", {"kind": "no_metric", "type": "MissingMetric", "text": text})
+        reason = ending.stop_reason or (str(said.get("reason")) if said["status"] == "stopped" else "finished")
+        return Decision("completed", "completed", reason, None)
+    cause = dict(said["cause"]) if said is not None and said["status"] == "failed" else _cause_of_exit(ending.exit)
+    fails = budget.fails + 1
+    may_retry = budget.max_failures < 0 or fails <= budget.max_failures
+    return Decision("failed", "pending" if may_retry else "failed", f"retry after failure {fails}" if may_retry else "error", cause, fails_up=1)
+
+
+def _cause_of_exit(exit_: Exit) -> dict[str, Any]:
+    if exit_.signal is not None:
+        return {"kind": "signal", "signal": exit_.signal, "text": f"killed by signal {exit_.signal}"}
+    if exit_.code == 0:
+        return {"kind": "exit", "code": 0, "text": "the process ended with code 0 before its function returned (os._exit?)"}
+    return {"kind": "exit", "code": exit_.code, "text": f"the process ended with code {exit_.code} before its function returned"}

@@ -1,0 +1,170 @@
+"""What a guardian reads before user code may run: the run as signed, the configuration, the inputs, where to go on from.
+
+Runs in the storage thread. Ends with the claim record on storage: until it is written, nothing runs.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flowctl.broker.calls import Fence
+from flowctl.broker.store import Broker
+from flowctl.dsl.errors import RefusedError
+from flowctl.dsl.names import parse_unit
+from flowctl.dsl.plan import EXPERIMENT, Step
+from flowctl.storage.attempt import AttemptFolder
+from flowctl.storage.chain import Outcome
+from flowctl.storage.errors import StorageUnreachable
+from flowctl.storage.location import Location
+from flowctl.storage.manifest import ManifestRef
+from flowctl.storage.run_folder import RunFolder
+from flowctl.storage.signing import Keyring
+from flowctl.storage.trial_reader import TrialReader
+from flowctl.workers.runs.inputs import resolve
+
+PATIENCE_S = 60.0
+"""How long a claimed attempt waits for its storage before it is handed back."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What the claim's answer said."""
+
+    fence: Fence
+    attempt: int
+    fails: int
+    now_ms: int
+    location: str
+    token: str
+    """Drawn at submission: tells this run from an earlier one of the same name."""
+    is_first: bool
+    """No earlier attempt can have left anything: nothing need be read of it."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An attempt that may begin; or `adopted`, the outcome of an earlier attempt that already decided the trial."""
+
+    folder: AttemptFolder
+    reader: TrialReader
+    step: Step
+    payload: Path
+    config: Mapping[str, Any]
+    inputs: list[Any]
+    keyword_inputs: dict[str, Any]
+    base: ManifestRef | None
+    time_before_s: float
+    adopted: Outcome | None
+
+
+def prepare(
+    claimed: Claimed, *, broker: Broker, keyring: Keyring, cache: Path, worker: str, boot: str, is_wanted: Callable[[], bool]
+) -> Prepared:
+    """Reads, then writes the claim record. Raises StorageUnreachable after PATIENCE_S, other storage errors at once."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return _prepare(claimed, broker=broker, keyring=keyring, cache=cache, worker=worker, boot=boot)
+        except StorageUnreachable:
+            if time.monotonic() > deadline or not is_wanted():
+                raise
+            time.sleep(0.5)
+
+
+def _prepare(claimed: Claimed, *, broker: Broker, keyring: Keyring, cache: Path, worker: str, boot: str) -> Prepared:
+    fence = claimed.fence
+    unit = parse_unit(fence.unit)
+    run_folder = _open_run(claimed.location, unit.run, claimed.token, keyring)
+    step = run_folder.load_plan().step(unit.step)
+    folder = AttemptFolder(run_folder, unit.step, unit.index, fence.epoch, fence.nonce)
+    reader = TrialReader(run_folder, unit.step, unit.index)
+    base, adopted, seen, time_before_s = None, None, [], 0.0
+    if not claimed.is_first:
+        _keep_tail(broker, fence, run_folder, unit.step, unit.index)
+        outcomes = reader.outcomes()
+        seen = [(outcome.fence.epoch, outcome.fence.nonce) for outcome in outcomes]
+        adopted = reader.final_outcome()
+        base = reader.chain()
+        if base is not None:
+            rows = [row for row in reader.rows() if row["training_iteration"] <= base.iteration]
+            time_before_s = float(rows[-1]["time_total_s"]) if rows else 0.0
+    inputs = resolve(list(step.inputs), broker=broker, run=unit.run, run_folder=run_folder)
+    keyword_inputs = resolve(dict(step.keyword_inputs), broker=broker, run=unit.run, run_folder=run_folder)
+    folder.write_claim(
+        attempt=claimed.attempt, worker=worker, boot=boot, server_ms=claimed.now_ms, base=base, outcomes_seen=seen,
+        inputs=_small([inputs, keyword_inputs]),
+    )  # fmt: skip
+    return Prepared(
+        folder=folder, reader=reader, step=step, payload=_payload(run_folder, step.code, cache),
+        config=run_folder.read_config(unit.step, unit.index) if step.kind == EXPERIMENT else {},
+        inputs=inputs, keyword_inputs=keyword_inputs, base=base, time_before_s=time_before_s, adopted=adopted,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _open_run(location: str, run: str, token: str, keyring: Keyring) -> RunFolder:
+    folder = RunFolder(Location.open(location, create=False), run, keyring)
+    record = folder.load_run()
+    if record.get("token") != token:
+        raise RefusedError(f"the run folder at {folder.folder.url} is another run's of the same name", cure="give the run another name")
+    return folder
+
+
+def _payload(run_folder: RunFolder, code: str, cache: Path) -> Path:
+    """The verified code as a local file. Its name is its digest, so that a changed file on storage is another one."""
+    path = _verified.get((run_folder, code))
+    if path is None or not path.exists():
+        data = run_folder.load_payload(code)
+        path = cache / (hashlib.sha256(data).hexdigest() + ".pkl")
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_bytes(data)
+        fresh.rename(path)
+        _verified[run_folder, code] = path
+    return path
+
+
+_verified: dict[tuple[RunFolder, str], Path] = {}
+
+
+def _keep_tail(broker: Broker, fence: Fence, run_folder: RunFolder, step: str, index: int) -> None:
+    """What lost attempts left in the server is written as their last segment, before anything else."""
+    keep_tail(broker, fence.unit, run_folder, step, index, before_epoch=fence.epoch)
+
+
+def keep_tail(broker: Broker, unit: str, run_folder: RunFolder, step: str, index: int, *, before_epoch: int) -> None:
+    """Writes the tail rows of attempts below `before_epoch` to storage and cuts them from the server; repeating it is harmless."""
+    rows = [json.loads(text) for text in broker.client.lrange(f"fc:tail:{unit}", 0, -1)]
+    fences = sorted({(int(row["epoch"]), str(row["nonce"])) for row in rows if int(row["epoch"]) < before_epoch})
+    for epoch, nonce in fences:
+        mine = sorted((row for row in rows if row["epoch"] == epoch and row["nonce"] == nonce), key=lambda row: int(row["seq"]))
+        AttemptFolder(run_folder, step, index, epoch, nonce).write_rows(int(mine[0]["seq"]), mine)
+        broker.calls.tail_trim(Fence(unit, epoch, nonce), seq=int(mine[-1]["seq"]))
+
+
+def _small(inputs: Any) -> Any:
+    """Resolved inputs as the claim keeps them; large ones by their digest."""
+    text = json.dumps(inputs, sort_keys=True)
+    if len(text) <= 4096:
+        return inputs
+    return {"digest": "sha256:" + hashlib.sha256(text.encode()).hexdigest(), "size": len(text)}
+
+
+def forget_payloads(cache: Path, *, keep: int = 200) -> None:
+    """Keeps the newest `keep` files of the cache."""
+    with contextlib.suppress(OSError):
+        files = sorted(cache.glob("*.pkl"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in files[keep:]:
+            path.unlink(missing_ok=True)
+
+
+def preload() -> None:
+    """Imports in the worker's main process what every guardian needs, before the pool forks."""
+    import flowctl.storage.local  # noqa: F401

@@ -1,0 +1,111 @@
+"""What any worker does for everybody, a bounded piece per beat: drains journals, writes left rows, finishes expansions of dead clients."""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flowctl.broker.settings import Settings
+from flowctl.broker.store import Broker
+from flowctl.dsl.errors import FlowctlError
+from flowctl.dsl.names import parse_unit
+from flowctl.storage.errors import AlreadyExists, StorageUnreachable
+from flowctl.storage.location import Location
+from flowctl.storage.run_folder import RunFolder
+from flowctl.storage.signing import Keyring
+from flowctl.workers.preparation import keep_tail
+from flowctl.workers.runs.expand import expand_chunk
+
+EVENTS_PER_SEGMENT = 5000
+JOURNAL_S = 1.5
+log = logging.getLogger("flowctl")
+
+
+class Chores:
+    """The shared work, as one worker's thread does it."""
+
+    def __init__(self, *, settings: Settings, keyring: Keyring, owner: str) -> None:
+        self._settings = settings
+        self._keyring = keyring
+        self._owner = owner
+        self._journal_at = 0.0
+
+    def do(self, broker: Broker) -> None:
+        """One bounded piece of each. A storage that does not answer is tried again at a later beat."""
+        for chore in (self._expand, self._leftovers, self._journals):
+            try:
+                chore(broker)
+            except StorageUnreachable as error:
+                log.warning("storage: %s", error)
+            except FlowctlError as error:
+                log.warning("%s: %s", chore.__name__.strip("_"), error)
+
+    def _folder(self, broker: Broker, run: str) -> RunFolder | None:
+        location = broker.client.hget(f"fc:run:{run}", "location")
+        if not location:
+            return None
+        return RunFolder(Location.open(location, create=False), run, self._keyring)
+
+    def _expand(self, broker: Broker) -> None:
+        reply = broker.calls.expand_take()
+        if reply.word != "OK":
+            return
+        run, step, expanded = reply.rest[0], reply.rest[1], int(reply.rest[2])
+        folder = self._folder(broker, run)
+        if folder is None:
+            return
+        log.info("going on with the trials of %s/%s from %s", run, step, expanded)
+        plan_step = folder.load_plan().step(step)
+        until = time.monotonic() + 1.0
+        while expanded < plan_step.total and time.monotonic() < until:
+            expanded = expand_chunk(broker, folder, plan_step, first=expanded, key_id=run_key(folder), python=str(folder.load_run()["python"]))
+
+    def _leftovers(self, broker: Broker) -> None:
+        for name in broker.client.srandmember("fc:leftovers", 10):
+            unit = parse_unit(name)
+            state, epoch = broker.client.hmget(f"fc:unit:{name}", "state", "epoch")
+            if state not in ("completed", "failed", "cancelled"):
+                continue  # the next claim's guardian writes them before anything else
+            folder = self._folder(broker, unit.run)
+            if folder is not None:
+                keep_tail(broker, name, folder, unit.step, unit.index, before_epoch=int(epoch) + 1)
+
+    def _journals(self, broker: Broker) -> None:
+        if time.monotonic() < self._journal_at:
+            return
+        self._journal_at = time.monotonic() + JOURNAL_S
+        for _ in range(20):
+            reply = broker.calls.journal_take(owner=self._owner)
+            if reply.word != "OK":
+                return
+            run, number, after = reply.rest[0], int(reply.rest[1]), reply.rest[2]
+            folder = self._folder(broker, run)
+            if folder is None:
+                broker.client.srem("fc:journals", run)
+                continue
+            events = broker.client.xrange(f"fc:events:{run}", min=f"({after}", count=EVENTS_PER_SEGMENT)
+            if events:
+                number = self._write(folder, number, [{"id": name, **fields} for name, fields in events])
+            broker.calls.journal_done(run, owner=self._owner, number=number, last_id=events[-1][0] if events else "")
+
+    @staticmethod
+    def _write(folder: RunFolder, number: int, events: list[Mapping[str, Any]]) -> int:
+        """The number under which the events stand: one that another holder took since is passed over."""
+        for candidate in range(number, number + 1000):
+            try:
+                folder.journal_write(candidate, events)
+            except AlreadyExists:
+                continue
+            return candidate
+        raise StorageUnreachable(f"a thousand journal segments of {folder.run} are in the way", place=folder.folder.url)
+
+
+def run_key(folder: RunFolder) -> str:
+    """The id of the key with which a run was signed."""
+    return str(folder.load_run()["sig"]["key_id"])
+
+
+def owner_name() -> str:
+    """For clients that do a worker's chores while none is up."""
+    return f"client-{os.getpid()}"

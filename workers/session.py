@@ -1,0 +1,188 @@
+"""What user code calls inside a trial or stage: report, get_checkpoint, get_context. Outside of one, a script runs on alone.
+
+Light: it imports neither celery nor redis nor fsspec. All that lasts goes through the guardian; a trial process holds no password and no key.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowctl.dsl.jsonvalue import decode, encode
+from flowctl.dsl.stop import first_stop
+from flowctl.storage.checkpoint import Checkpoint
+from flowctl.workers.channel import Channel, ChannelClosed
+
+AUTOMATIC = ("training_iteration", "attempt", "time_total_s", "timestamp")
+"""Keys of a row that flowctl fills; a user's key of that name is refused."""
+
+
+class TrialStopped(BaseException):
+    """Raised by `report` when this attempt is to end: a stop condition held, or it was cancelled or preempted.
+
+    A BaseException, so that `except Exception` in user code lets it pass; `finally` blocks run.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Context:
+    """Who this attempt is. `resources` in the units of the declaration (cores, devices, …)."""
+
+    run: str
+    step: str
+    trial: int
+    attempt: int
+    worker: str
+    resources: Mapping[str, float]
+    seed: str | None
+
+
+@dataclass
+class Session:
+    """The state of one attempt inside its process."""
+
+    channel: Channel
+    context: Context
+    stop: Mapping[str, float] | None
+    stop_functions: tuple[Callable[[dict[str, Any]], bool], ...]
+    metric: str | None
+    iteration: int
+    time_before_s: float
+    started: float = field(default_factory=time.monotonic)
+    stopping: str | None = None
+
+    def row(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of this report: the user's metrics and the automatic keys."""
+        return {
+            **metrics,
+            "training_iteration": self.iteration,
+            "attempt": self.context.attempt,
+            "time_total_s": self.time_before_s + time.monotonic() - self.started,
+            "timestamp": time.time(),
+        }
+
+
+_current: Session | None = None
+
+
+def begin(session: Session) -> None:
+    """Called once by the trial process."""
+    global _current
+    _current = session
+
+
+def current() -> Session | None:
+    """The running attempt's session, or None outside of one."""
+    return _current
+
+
+def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
+    """Records one row of metrics, and with it a checkpoint.
+
+    metrics: a dictionary of names to numbers, texts, lists or dictionaries of them; numpy and tensor scalars become plain numbers. Each call is
+    one `training_iteration`. With a checkpoint it returns when the checkpoint is safe on storage. Raises TypeError or ValueError for what
+    cannot be stored, naming the key, and TrialStopped when the attempt is to end. Outside of a trial it prints the metrics and returns.
+    """
+    plain = _plain(metrics)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        raise TypeError(f"report: checkpoint must be a Checkpoint, not {type(checkpoint).__name__}; use Checkpoint.from_directory(path)")
+    session = _current
+    if session is None:
+        print("report:", ", ".join(f"{key}={value}" for key, value in decode(plain).items()), file=sys.stderr)
+        return
+    if session.metric is not None:
+        _check_metric(plain, session.metric)
+    session.iteration += 1
+    row = session.row(plain)
+    frame = {
+        "t": "report",
+        "metrics": plain,
+        "training_iteration": row["training_iteration"],
+        "time_total_s": row["time_total_s"],
+        "timestamp": row["timestamp"],
+        "checkpoint": None if checkpoint is None else str(Path(checkpoint.path).absolute()),
+    }
+    answer = _ask(session, frame)
+    if answer.get("error"):
+        raise RuntimeError(answer["error"])
+    if answer.get("stop"):
+        session.stopping = answer["stop"]
+        raise TrialStopped(answer["stop"])
+    held = _stop_condition(session, {**decode(plain), **{key: row[key] for key in AUTOMATIC}})
+    if held:
+        session.channel.send({"t": "stopping", "reason": held})
+        session.stopping = held
+        raise TrialStopped(held)
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """The newest checkpoint of this trial: of this attempt if it reported one, else of an earlier one; None if there is none."""
+    if _current is None:
+        return None
+    answer = _ask(_current, {"t": "get_checkpoint"})
+    if answer.get("error"):
+        raise RuntimeError(answer["error"])
+    return None if answer.get("path") is None else Checkpoint.from_directory(answer["path"])
+
+
+def get_context() -> Context:
+    """Who this attempt is. Raises RuntimeError outside of a trial."""
+    if _current is None:
+        raise RuntimeError("get_context: not inside a trial or stage")
+    return _current.context
+
+
+def fetch_checkpoint(ref: Mapping[str, Any]) -> Path:
+    """Local folder of another trial's checkpoint; its guardian fetches it on first use."""
+    if _current is None:
+        raise RuntimeError("not inside a trial or stage")
+    answer = _ask(_current, {"t": "fetch", "ref": dict(ref)})
+    if answer.get("error"):
+        raise RuntimeError(answer["error"])
+    return Path(answer["path"])
+
+
+def _ask(session: Session, frame: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return session.channel.ask(frame)
+    except ChannelClosed as error:
+        raise TrialStopped("the guardian of this trial is gone") from error
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"report: metrics must be a dictionary, not {type(metrics).__name__}")
+    for key in metrics:
+        if not isinstance(key, str):
+            raise TypeError(f"report: metric names must be texts, not {key!r} ({type(key).__name__})")
+        if key in AUTOMATIC:
+            raise ValueError(f"report: '{key}' is filled by flowctl; use another name")
+    plain: dict[str, Any] = encode(dict(metrics), "metrics")
+    return plain
+
+
+def _check_metric(plain: Mapping[str, Any], metric: str) -> None:
+    value: Any = plain
+    for part in metric.split("/") if metric not in plain else [metric]:
+        if not isinstance(value, Mapping) or part not in value:
+            return
+        value = value[part]
+    if isinstance(value, bool) or not isinstance(value, int | float) and not (isinstance(value, Mapping) and "$float" in value):
+        raise TypeError(f"report: the metric '{metric}' must be a number, not {type(value).__name__}")
+
+
+def _stop_condition(session: Session, row: dict[str, Any]) -> str | None:
+    if session.stop:
+        held = first_stop(session.stop, row)
+        if held is not None:
+            return f"stop condition: {held}"
+    for function in session.stop_functions:
+        if function(dict(row)):
+            return f"stop condition: {getattr(function, '__name__', type(function).__name__)}"
+    return None

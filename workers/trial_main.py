@@ -1,0 +1,136 @@
+"""The trial process: a fresh interpreter in which one attempt's user code runs, and nothing else.
+
+It dies with its guardian, holds no secret, and imports nothing heavy before user code does. Every ending is told to the guardian in plain
+values: no exception object ever travels.
+"""
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(fd: int, guardian_pid: int) -> None:
+    """Runs the attempt that the guardian at the other end of `fd` describes."""
+    _die_with(guardian_pid)
+    from flowctl.workers.channel import Channel
+
+    channel = Channel(fd)
+    channel.send({"t": "ready"})
+    start = channel.receive()
+    code = _attempt(channel, start)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code) if threading.active_count() > 1 and code else sys.exit(code)
+
+
+def _die_with(guardian_pid: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != guardian_pid:
+        os._exit(1)
+
+
+def _attempt(channel: Any, start: dict[str, Any]) -> int:
+    import pickle
+
+    from flowctl.dsl.config import Config
+    from flowctl.dsl.jsonvalue import decode, encode
+    from flowctl.workers import session
+
+    asked: list[int] = []
+
+    def stop() -> None:
+        raise session.TrialStopped("asked to stop")
+
+    def on_term(signum: int, frame: FrameType | None) -> None:
+        asked.append(signum)
+        channel.interrupt(stop)
+
+    current: session.Session | None = None
+    try:
+        signal.signal(signal.SIGTERM, on_term)
+        with open(start["payload"], "rb") as file:
+            function, stop_functions = pickle.load(file)
+        context = session.Context(**start["context"])
+        current = session.Session(
+            channel=channel, context=context, stop=start["stop"], stop_functions=tuple(stop_functions), metric=start["metric"],
+            iteration=start["iteration"], time_before_s=start["time_before_s"],
+        )  # fmt: skip
+        session.begin(current)
+        args = [_resolved(value) for value in decode(start["inputs"])]
+        keywords = {name: _resolved(value) for name, value in decode(start["keyword_inputs"]).items()}
+        if start["kind"] == "experiment":
+            args = [Config(decode(start["config"])), *args]
+        result = function(*args, **keywords)
+        ending = _ending_of_return(start["kind"], result, session, encode)
+    except session.TrialStopped as stopped:
+        ending = {"t": "end", "status": "stopped", "reason": stopped.reason, "signal": asked[0] if asked else None}
+    except SystemExit as error:
+        if error.code is None or error.code == 0:
+            ending = {"t": "end", "status": "completed", "output": None}
+        else:
+            ending = {"t": "end", "status": "failed", "cause": {"kind": "exit", "code": error.code if isinstance(error.code, int) else 1,
+                                                                "text": f"sys.exit({error.code!r})"}}  # fmt: skip
+    except BaseException as error:
+        ending = {"t": "end", "status": "failed", "cause": _cause(error)}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel.send(ending)
+    return 0 if ending["status"] != "failed" else 1
+
+
+def _ending_of_return(kind: str, result: Any, session: Any, encode: Any) -> dict[str, Any]:
+    from flowctl.storage.checkpoint import Checkpoint
+
+    if kind == "experiment":
+        if isinstance(result, dict):
+            session.report(result)
+        elif result is not None:
+            print(f"flowctl: the returned {type(result).__name__} is not kept; return a dictionary of metrics, or use report", file=sys.stderr)
+        return {"t": "end", "status": "completed", "output": None}
+    if isinstance(result, Checkpoint):
+        return {"t": "end", "status": "completed", "output_checkpoint": str(result.path)}
+    return {"t": "end", "status": "completed", "output": encode(result, "the stage's result")}
+
+
+def _resolved(value: Any) -> Any:
+    """Inputs as user code gets them: a marked reference becomes a checkpoint that is fetched on first use."""
+    from flowctl.storage.checkpoint import Checkpoint
+    from flowctl.workers import session
+
+    if isinstance(value, dict):
+        if set(value) == {"$checkpoint"}:
+            ref = value["$checkpoint"]
+            return Checkpoint(fetch=lambda: session.fetch_checkpoint(ref))
+        from flowctl.dsl.config import Config
+
+        return Config({key: _resolved(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return [_resolved(item) for item in value]
+    return value
+
+
+def _cause(error: BaseException) -> dict[str, Any]:
+    import traceback
+
+    try:
+        text = str(error)
+    except BaseException as second:
+        text = f"(its text could not be made: {type(second).__name__})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    for frame in reversed(frames):
+        if "site-packages" not in frame.filename and "/flowctl/" not in frame.filename and not frame.filename.startswith("<frozen"):
+            place = f"{frame.filename}:{frame.lineno}"
+            break
+    try:
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except BaseException:
+        trace = "".join(traceback.format_tb(error.__traceback__))
+    sys.stderr.write(trace)
+    return {"kind": "exception", "type": type(error).__name__, "text": text[:4000], "place": place, "traceback": trace[-16000:]}
