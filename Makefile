@@ -63,7 +63,7 @@ lint:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@cd $(if $(wildcard build/away),build/away,.) && $(BIN)/lint-imports $(CURDIR)/pyproject.toml
+	@$(BIN)/lint-imports
 
 $(VENV)/.develop: pyproject.toml | $(VENV)/bin/python
 	@$(VENV)/bin/python $(PIP) install -e '.[test,lint,examples]' && touch $@

@@ -1,6 +1,8 @@
-"""One typed method per script: what goes in, what comes back as values. No decisions here, and no retries: a silent server is NoContact.
+"""One typed method per script: what goes in, what comes back as values. No decisions here, and no retries: a silent
+server is NoContact.
 
-Every script names in its header what makes a repeat harmless, so that a caller who lost a reply asks again with the same arguments.
+Every script names in its header what makes a repeat harmless, so that a caller who lost a reply asks again with the
+same arguments.
 """
 
 import json
@@ -125,9 +127,18 @@ class Calls:
         checkpoint: Mapping[str, Any] | None,
     ) -> Reply:
         return self._run(
-            "trial_report", fence.unit, fence.epoch, fence.nonce, seq, row, last, iteration,
-            "" if value is None else repr(value), "" if checkpoint is None else json.dumps(checkpoint), self.times.lease_ms,
-        )  # fmt: skip
+            "trial_report",
+            fence.unit,
+            fence.epoch,
+            fence.nonce,
+            seq,
+            row,
+            last,
+            iteration,
+            "" if value is None else repr(value),
+            "" if checkpoint is None else json.dumps(checkpoint),
+            self.times.lease_ms,
+        )
 
     def tail_trim(self, fence: Fence, *, seq: int, limit: int = 5000) -> Reply:
         return self._run("tail_trim", fence.unit, fence.epoch, fence.nonce, seq, limit)
@@ -145,9 +156,19 @@ class Calls:
         last: str,
     ) -> Reply:
         return self._run(
-            "trial_finish", fence.unit, fence.epoch, fence.nonce, to, reason, "" if cause is None else json.dumps(cause), outcome, fails_up,
-            delay_ms, last, "", self.times.dispatch_ms,
-        )  # fmt: skip
+            "trial_finish",
+            fence.unit,
+            fence.epoch,
+            fence.nonce,
+            to,
+            reason,
+            "" if cause is None else json.dumps(cause),
+            outcome,
+            fails_up,
+            delay_ms,
+            last,
+            self.times.dispatch_ms,
+        )
 
     def trial_handback(self, fence: Fence, *, reason: str, delay_ms: int = 0, counted: bool = False) -> Reply:
         return self._run("trial_handback", fence.unit, fence.epoch, fence.nonce, reason, delay_ms, int(counted))
@@ -170,9 +191,15 @@ class Calls:
         swept: bool,
     ) -> Reply:
         return self._run(
-            "worker_register", boot, json.dumps(fields), json.dumps(detected), json.dumps(declared), json.dumps(list(running)),
-            self.times.dispatch_ms, int(swept),
-        )  # fmt: skip
+            "worker_register",
+            boot,
+            json.dumps(fields),
+            json.dumps(detected),
+            json.dumps(declared),
+            json.dumps(list(running)),
+            self.times.dispatch_ms,
+            int(swept),
+        )
 
     def worker_beat(self, boot: str, *, accepting: bool, running: Sequence[str], limit: int = 50) -> Reply:
         return self._run("worker_beat", boot, int(accepting), json.dumps(list(running)), self.times.dispatch_ms, limit)

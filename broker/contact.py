@@ -1,4 +1,6 @@
-"""Telling 'the server did not answer' from 'the server said no'. Callers may ask again after the first; scripts make a repeat harmless."""
+"""Telling 'the server did not answer' from 'the server said no'. Callers may ask again after the first; scripts make
+a repeat harmless.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -21,6 +21,7 @@ LEASE_TTL_S = 15.0
 MIN_LEASE_TTL_S = 5.0
 DISPATCH_TIMEOUT_S = 15.0
 MIN_DISPATCH_TIMEOUT_S = 1.0
+STOP_GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ VARIABLES = (
     Variable("FLOWCTL_SECRET_KEY", "signing key, instead of the one in the state folder", is_secret=True),
     Variable("FLOWCTL_SERVER_BINARY", "server program for the embedded server"),
     Variable("FLOWCTL_SLOTS", "trials that a worker runs at once at most"),
+    Variable("FLOWCTL_STOP_GRACE_S", "seconds between asking a trial to end and killing it"),
     Variable("FLOWCTL_STORAGE", "where runs are stored by default"),
     Variable("FLOWCTL_WORKER_NAME", "name of a worker"),
     Variable("FLOWCTL_WORKERS", "number of worker containers", reader="compose"),
@@ -68,6 +70,7 @@ class Settings:
     storage: str = ""
     lease_ttl_s: float = LEASE_TTL_S
     dispatch_timeout_s: float = DISPATCH_TIMEOUT_S
+    stop_grace_s: float = STOP_GRACE_S
     join: JoinToken | None = None
     resources: str | None = None
 
@@ -94,6 +97,7 @@ class Settings:
             dispatch_timeout_s=_seconds(
                 given, "FLOWCTL_DISPATCH_TIMEOUT_S", DISPATCH_TIMEOUT_S, minimum=MIN_DISPATCH_TIMEOUT_S
             ),
+            stop_grace_s=_seconds(given, "FLOWCTL_STOP_GRACE_S", STOP_GRACE_S, minimum=0.0),
             join=JoinToken.decode(join) if join else None,
             resources=given.get("FLOWCTL_RESOURCES") or None,
         )

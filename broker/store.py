@@ -22,7 +22,9 @@ class Broker:
 
     @classmethod
     def connect(cls, settings: Settings, *, start: bool = True) -> "Broker":
-        """Connects to FLOWCTL_BROKER_URL, else to this state folder's server (which `start` may start). Raises BrokerError."""
+        """Connects to FLOWCTL_BROKER_URL, else to this state folder's server (which `start` may start). Raises
+        BrokerError.
+        """
         url = server_url(settings, start=start)
         client = connect(url)
         check_server(client)
@@ -41,7 +43,9 @@ class Broker:
 
 
 def times_of(settings: Settings) -> Times:
-    """The durations that scripts need, in ms. A boot that was not heard of for ten leases is gone (design: `boot_gone_s`)."""
+    """The durations that scripts need, in ms. A boot that was not heard of for ten leases is gone (design:
+    `boot_gone_s`).
+    """
     return Times(
         lease_ms=int(settings.lease_ttl_s * 1000),
         dispatch_ms=int(settings.dispatch_timeout_s * 1000),

@@ -32,6 +32,7 @@ class Leaf:
     decorator: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]]
     built: ClassVar[frozenset[str]]
+    __name__: str  # the function's, as functools.update_wrapper sets it
 
     def __init__(self, function: object, keywords: Mapping[str, Any], *, name: str | None = None) -> None:
         self.function = check_function(function, self.decorator)

@@ -20,6 +20,20 @@ STEP_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _SLUG_LENGTH = 60
 
+# what other tools call our keywords
+_MEANT = {
+    "max_retries": "max_failures",
+    "retries": "max_failures",
+    "space": "param_space",
+    "search_space": "param_space",
+    "samples": "num_samples",
+    "trials": "num_samples",
+    "n_trials": "num_samples",
+    "max_concurrent": "max_concurrent_trials",
+    "direction": "mode",
+    "timeout": "timeout_s",
+}
+
 
 class Unit(NamedTuple):
     """The parts of a unit's id; `index` counts from 0."""
@@ -97,8 +111,10 @@ def parse_reference(text: str) -> TrialReference:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most resembles, if any does."""
+    """The known name that is meant elsewhere by `name`, else the one that it most resembles, if any does."""
     ordered = sorted(known)
+    if _MEANT.get(name) in ordered:
+        return _MEANT[name]
     folded = {one.lower(): one for one in ordered}
     found = get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
     return folded[found[0]] if found else None

@@ -1,26 +1,31 @@
 """The payload: user functions as bytes, so that workers need no copy of the user's code.
 
 Functions and classes of the script, and of modules that lie beside it, are pickled by value; everything installed is
-pickled by reference, flowctl itself included. Each entry is the pickle of `(function, stop functions)`. Nothing here
-signs or checks: `RunFolder.load_payload` gives back only bytes that a signed record names.
+pickled by reference, flowctl itself included. Each entry is the pickle of `(function, stop functions, sources)`, where
+`sources` holds the text of each file that travels, so that a traceback elsewhere shows its lines. Nothing here signs or
+checks: `RunFolder.load_payload` gives back only bytes that a signed record names.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from flowctl.storage import culprit
 from flowctl.storage.errors import PayloadError
-from flowctl.storage.script_modules import modules_of
+from flowctl.storage.script_modules import modules_of, source_files
 
 if TYPE_CHECKING:
     from flowctl.dsl.compile import StepCode
 
 _CURE = "create it inside the function"
+_NO_FILE = "<dynamic-code>"
 # What user objects raise when they refuse: pickling runs their own __reduce__ and __getstate__.
 _REFUSALS = (
     pickle.PickleError,
@@ -46,28 +51,44 @@ def pickle_code(compiled_code: Mapping[str, StepCode], main_module: ModuleType |
 
     Raises `PayloadError`, which names the step and what in it cannot be pickled.
     """
-    with _by_value(main_module):
-        return {key: _pickle(key, (code.function, tuple(code.stop))) for key, code in compiled_code.items()}
+    with _by_value(main_module) as modules:
+        sources = source_files(modules)
+        texts = {name: path.read_text("utf-8", "replace") for path, name in sources.items()}
+        return {
+            key: _pickle(key, (code.function, tuple(code.stop), texts), sources) for key, code in compiled_code.items()
+        }
 
 
 def unpickle_code(data: bytes) -> tuple[Any, tuple[Any, ...]]:
     """The function and the stop functions of a step; runs user code, so only a trial process calls this."""
-    function, stop = pickle.loads(data)
+    function, stop, _sources = pickle.loads(data)
     return function, stop
 
 
-def _pickle(key: str, value: tuple[Any, tuple[Any, ...]]) -> bytes:
+def _pickle(key: str, value: tuple[Any, tuple[Any, ...], dict[str, str]], sources: Mapping[Path, str]) -> bytes:
     import cloudpickle
 
+    stock = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def reduce_code(code: CodeType) -> Any:
+        # cloudpickle writes one fixed name for the file of all code; ours is the path from the script's folder.
+        name = sources.get(Path(code.co_filename), Path(code.co_filename).name)
+        make, args = stock(code)
+        return make, tuple(name if part == _NO_FILE else part for part in args)
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        dispatch_table = ChainMap({CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+    buffer = io.BytesIO()
     try:
-        data: bytes = cloudpickle.dumps(value, protocol=5)
+        Pickler(buffer, protocol=5).dump(value)
     except _REFUSALS as error:
         raise PayloadError(_reason(value, error), place=f"step {key!r}", cure=_CURE) from error
-    return data
+    return buffer.getvalue()
 
 
-def _reason(value: tuple[Any, tuple[Any, ...]], error: BaseException) -> str:
-    function, stop = value
+def _reason(value: tuple[Any, tuple[Any, ...], dict[str, str]], error: BaseException) -> str:
+    function, stop, _sources = value
     for part, prefix in ((function, ""), *((one, "its stop function: ") for one in stop)):
         if not _can_pickle(part):
             found = culprit.find(part, _can_pickle)
@@ -87,7 +108,7 @@ def _can_pickle(value: Any) -> bool:
 
 
 @contextmanager
-def _by_value(script: ModuleType | None) -> Iterator[None]:
+def _by_value(script: ModuleType | None) -> Iterator[list[ModuleType]]:
     import cloudpickle
 
     modules = [] if script is None else modules_of(script)
@@ -96,7 +117,7 @@ def _by_value(script: ModuleType | None) -> Iterator[None]:
     try:
         for module in added:
             cloudpickle.register_pickle_by_value(module)
-        yield
+        yield modules
     finally:
         for module in added:
             if module.__name__ in cloudpickle.list_registry_pickle_by_value():

@@ -197,7 +197,7 @@ class RunFolder:
         return decode_record(data, keyring=self.keyring, kind=kind, run=self.run, path=place, expect=expect)
 
     def _in_use(self) -> AlreadyExists:
-        cure = "choose another --name, or continue that run"
+        cure = "choose another --name"
         return AlreadyExists(f"a run {self.run!r} exists already", place=self.location.url, cure=cure)
 
 

@@ -30,6 +30,12 @@ def modules_of(script: ModuleType) -> list[ModuleType]:
     return [script, *candidates]
 
 
+def source_files(modules: list[ModuleType]) -> dict[Path, str]:
+    """The files of modules that travel, each with its path from the script's folder; the script is the first."""
+    files = [file for file in map(_file, modules) if file is not None and file.suffix == ".py" and file.exists()]
+    return {file: file.relative_to(files[0].parent).as_posix() for file in files}
+
+
 def _below(folder: Path) -> Iterator[ModuleType]:
     foreign = _foreign_folders(folder)
     for name, module in sorted(sys.modules.items()):

@@ -92,7 +92,7 @@ def _id(key: bytes) -> str:
 def _checked(text: str, place: str) -> bytes:
     if len(text) < _SHORTEST:
         what = f"a key has at least {_SHORTEST} characters, this one {len(text)}"
-        raise StorageRefused(what, place=place, cure="make one with `flowctl key`, or any long random text")
+        raise StorageRefused(what, place=place, cure="use long random text, such as 64 random hex digits")
     return text.encode("utf-8")
 
 

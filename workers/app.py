@@ -1,6 +1,7 @@
 """The Celery application. `flowctl worker` and Celery's own command run the same: all settings stand here.
 
-Importing it finds the server and starts the embedded one if there is none; nothing else of flowctl imports it at import time.
+Importing it finds the server and starts the embedded one if there is none; nothing else of flowctl imports it at
+import time.
 """
 
 import logging
@@ -86,7 +87,9 @@ def _prepare(conf: Any = None, options: Any = None, instance: Any = None, **_: A
     pool = str((options or {}).get("pool") or conf.worker_pool)
     pool = getattr(pool, "__name__", pool)
     if not any(name in pool for name in POOLS):
-        _refuse(f"the pool '{pool}' cannot carry trials: each needs a process of its own that guards it; use -P prefork")
+        _refuse(
+            f"the pool '{pool}' cannot carry trials: each needs a process of its own that guards it; use -P prefork"
+        )
     if sys.platform != "linux":
         _refuse("workers run on Linux; on this system the client and the embedded server work")
     slots = (options or {}).get("concurrency") or conf.worker_concurrency

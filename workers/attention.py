@@ -1,4 +1,6 @@
-"""A nudge from the worker's thread to one guardian on the same machine: look at what is wanted now, do not wait for the next renewal."""
+"""A nudge from the worker's thread to one guardian on the same machine: look at what is wanted now, do not wait for
+the next renewal.
+"""
 
 import contextlib
 import hashlib

@@ -1,4 +1,5 @@
-"""Frames between a guardian and its trial process over a socket pair: four bytes of length, then JSON. Light: it imports nothing heavy.
+"""Frames between a guardian and its trial process over a socket pair: four bytes of length, then JSON. Light: it
+imports nothing heavy.
 
 Arrays never travel here: checkpoints go by path.
 """
@@ -66,7 +67,9 @@ class Channel:
         return answer
 
     def interrupt(self, action: Callable[[], None]) -> None:
-        """For a signal handler: runs `action` now, or after the answer that is being waited for, so that no frame is torn."""
+        """For a signal handler: runs `action` now, or after the answer that is being waited for, so that no frame is
+        torn.
+        """
         if self._busy:
             self._postponed = action
         else:

@@ -41,16 +41,22 @@ class Decision:
     fails_up: int = 0
 
 
+CANCELLED = Decision("cancelled", "cancelled", "cancelled", {"kind": "cancelled", "text": "cancelled"})
+
+
 def decide(ending: Ending, budget: Budget) -> Decision:
     """The one place where an ending becomes a state."""
     if ending.stop_reason == "cancelled":
-        return Decision("cancelled", "cancelled", "cancelled", {"kind": "cancelled", "text": "cancelled"})
+        return CANCELLED
     said = ending.said
     if said is not None and said["status"] == "stopped" and said.get("signal") and ending.stop_reason is None:
         # A signal from outside, not from the guardian: it killed the trial, however politely the trial took it.
-        said, ending = None, replace(ending, exit=Exit(code=None, signal=int(said["signal"])))
+        ending = replace(ending, exit=Exit(code=None, signal=int(said["signal"])))
+        said = None
     if ending.stop_reason == "preempted" and (said is None or said["status"] != "completed"):
-        return Decision("preempted", "pending", "its worker stopped", {"kind": "preempted", "text": "its worker stopped"})
+        return Decision(
+            "preempted", "pending", "its worker stopped", {"kind": "preempted", "text": "its worker stopped"}
+        )
     if said is not None and said["status"] in ("completed", "stopped") and ending.exit.signal is None:
         if ending.metric is not None and not ending.has_metric:
             names = ", ".join(sorted(ending.metric_names)) or "nothing"
@@ -61,12 +67,26 @@ def decide(ending: Ending, budget: Budget) -> Decision:
     cause = dict(said["cause"]) if said is not None and said["status"] == "failed" else _cause_of_exit(ending.exit)
     fails = budget.fails + 1
     may_retry = budget.max_failures < 0 or fails <= budget.max_failures
-    return Decision("failed", "pending" if may_retry else "failed", f"retry after failure {fails}" if may_retry else "error", cause, fails_up=1)
+    return Decision(
+        "failed",
+        "pending" if may_retry else "failed",
+        f"retry after failure {fails}" if may_retry else "error",
+        cause,
+        fails_up=1,
+    )
 
 
 def _cause_of_exit(exit_: Exit) -> dict[str, Any]:
     if exit_.signal is not None:
         return {"kind": "signal", "signal": exit_.signal, "text": f"killed by signal {exit_.signal}"}
     if exit_.code == 0:
-        return {"kind": "exit", "code": 0, "text": "the process ended with code 0 before its function returned (os._exit?)"}
-    return {"kind": "exit", "code": exit_.code, "text": f"the process ended with code {exit_.code} before its function returned"}
+        return {
+            "kind": "exit",
+            "code": 0,
+            "text": "the process ended with code 0 before its function returned (os._exit?)",
+        }
+    return {
+        "kind": "exit",
+        "code": exit_.code,
+        "text": f"the process ended with code {exit_.code} before its function returned",
+    }

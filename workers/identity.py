@@ -1,4 +1,6 @@
-"""Who this worker is: a name that lasts, a boot id for this start, a folder for its files. One per process, made before the pool forks."""
+"""Who this worker is: a name that lasts, a boot id for this start, a folder for its files. One per process, made
+before the pool forks.
+"""
 
 import fcntl
 import os
@@ -34,7 +36,9 @@ class Identity:
 
 
 def take(home: Path, *, name: str | None) -> Identity:
-    """Takes a worker's name: the given one, or the host's, then host-2, host-3, … Raises RefusedError if the given one is running."""
+    """Takes a worker's name: the given one, or the host's, then host-2, host-3, … Raises RefusedError if the given
+    one is running.
+    """
     host = socket.gethostname()
     workers = home / "workers"
     workers.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +52,9 @@ def take(home: Path, *, name: str | None) -> Identity:
             (folder / boot).mkdir(mode=0o700, parents=True, exist_ok=True)
             return Identity(worker=worker, boot=boot, folder=folder, machine=machine_id(), host=host, lock_fd=fd)
         if name:
-            raise RefusedError(f"a worker named '{name}' already runs on this machine", cure="give another --name, or none")
+            raise RefusedError(
+                f"a worker named '{name}' already runs on this machine", cure="give another --name, or none"
+            )
     raise RefusedError("a thousand workers run on this machine already")
 
 

@@ -1,5 +1,6 @@
 """Storage work of one guardian, in order, beside its loop: a slow disk must not keep it from renewing its lease."""
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
@@ -26,13 +27,12 @@ class _Done:
 
 
 class Jobs:
-    """Runs work in order in a thread; `fd` becomes readable when something is done; `collect` runs what follows in the loop's thread."""
+    """Runs work in order in a thread; `fd` becomes readable when something is done; `collect` runs what follows in
+    the loop's thread.
+    """
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if hasattr(os, "eventfd") else -1
-        self._write_fd = self.fd
-        if self.fd < 0:
-            self.fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: deque[_Done] = deque()
         self._open = 0
 
@@ -52,16 +52,14 @@ class Jobs:
             except BaseException as caught:
                 error = caught
             self._done.append(_Done(then, result, error))
-            os.write(self._write_fd, (1).to_bytes(8, "little"))
+            os.eventfd_write(self.fd, 1)
 
         _pool().submit(run)
 
     def collect(self) -> None:
         """Calls what follows for everything that is done."""
-        try:
-            os.read(self.fd, 4096)
-        except BlockingIOError:
-            pass
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
         while self._done:
             done = self._done.popleft()
             self._open -= 1
@@ -70,5 +68,3 @@ class Jobs:
     def close(self) -> None:
         """Closes the descriptor. Only when idle."""
         os.close(self.fd)
-        if self._write_fd != self.fd:
-            os.close(self._write_fd)

@@ -1,4 +1,6 @@
-"""Starting a worker in this process: Celery's own worker on our application, so that both ways of starting one are equal."""
+"""Starting a worker in this process: Celery's own worker on our application, so that both ways of starting one are
+equal.
+"""
 
 import os
 from dataclasses import dataclass
@@ -19,16 +21,23 @@ class Options:
 def main(options: Options) -> int:
     """Runs a worker until it is told to stop; returns its exit code."""
     for variable, value in (
-        ("FLOWCTL_RESOURCES", options.resources), ("FLOWCTL_SLOTS", options.slots), ("FLOWCTL_WORKER_NAME", options.name),
-        ("FLOWCTL_ONLY_RUN", options.run), ("FLOWCTL_EVENTS", "1" if options.events else None),
-    ):  # fmt: skip
+        ("FLOWCTL_RESOURCES", options.resources),
+        ("FLOWCTL_SLOTS", options.slots),
+        ("FLOWCTL_WORKER_NAME", options.name),
+        ("FLOWCTL_ONLY_RUN", options.run),
+        ("FLOWCTL_EVENTS", "1" if options.events else None),
+    ):
         if value is not None:
             os.environ[variable] = str(value)
     from flowctl.workers.app import app, default_slots
 
     worker = app.Worker(
-        hostname=f"flowctl-{os.getpid()}@%h", concurrency=options.slots or default_slots(), pool="prefork", loglevel=options.loglevel, quiet=True,
+        hostname=f"flowctl-{os.getpid()}@%h",
+        concurrency=options.slots or default_slots(),
+        pool="prefork",
+        loglevel=options.loglevel,
+        quiet=True,
         optimization="fair",
-    )  # fmt: skip
+    )
     worker.start()
     return int(worker.exitcode or 0)

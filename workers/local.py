@@ -18,7 +18,9 @@ class LocalWorker:
         self.pid = process.pid
 
     @classmethod
-    def start(cls, settings: Settings, *, run: str | None, resources: str | None = None, slots: int | None = None) -> "LocalWorker":
+    def start(
+        cls, settings: Settings, *, run: str | None, resources: str | None = None, slots: int | None = None
+    ) -> "LocalWorker":
         """Starts it in a session of its own, so that Ctrl-C at the terminal reaches only its starter."""
         logs = settings.home / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -30,7 +32,13 @@ class LocalWorker:
                 env[name] = str(value)
         with log.open("ab") as file:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=env, start_new_session=True, cwd=settings.home
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=env,
+                start_new_session=True,
+                cwd=settings.home,
             )
         return cls(process, log=log)
 

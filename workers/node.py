@@ -1,6 +1,8 @@
-"""The worker's side of the bargain: it registers, beats, lets time act, notices dead guardians, drains journals, finishes expansions.
+"""The worker's side of the bargain: it registers, beats, lets time act, notices dead guardians, drains journals,
+finishes expansions.
 
-A thread of its own with a client of its own, because Celery's timers stop while it reconnects. Guardians share nothing with it but files.
+A thread of its own with a client of its own, because Celery's timers stop while it reconnects. Guardians share
+nothing with it but files.
 """
 
 import logging
@@ -9,6 +11,7 @@ import random
 import sys
 import threading
 import time
+from functools import partial
 from importlib import metadata
 from typing import Any, ClassVar
 
@@ -18,7 +21,7 @@ from flowctl.broker.store import Broker
 from flowctl.dsl.errors import FlowctlError, RefusedError
 from flowctl.storage.signing import Keyring
 from flowctl.workers import attention, identity, preparation, template, tree, units
-from flowctl.workers.guardian import Guardian
+from flowctl.workers.guardian import guard
 from flowctl.workers.offers import Offers, offers
 from flowctl.workers.runs.chores import Chores
 
@@ -31,7 +34,9 @@ class Node:
 
     _current: ClassVar["Node | None"] = None
 
-    def __init__(self, *, settings: Settings, who: identity.Identity, keyring: Keyring, offered: Offers, message: str, slots: int) -> None:
+    def __init__(
+        self, *, settings: Settings, who: identity.Identity, keyring: Keyring, offered: Offers, message: str, slots: int
+    ) -> None:
         self.settings = settings
         self.identity = who
         self.keyring = keyring
@@ -83,7 +88,15 @@ class Node:
             except FlowctlError as error:
                 log.warning("cannot reach the server: %s", error)
                 time.sleep(0.5)
-        Guardian(unit=unit, epoch=epoch, identity=self.identity, broker=broker, keyring=self.keyring, home=self.settings.home).run()
+        guard(
+            unit=unit,
+            epoch=epoch,
+            identity=self.identity,
+            broker=broker,
+            keyring=self.keyring,
+            home=self.settings.home,
+            stop_grace_s=self.settings.stop_grace_s,
+        )
 
     # --- in the worker's own process ---
 
@@ -116,11 +129,13 @@ class Node:
             log.warning("could not say goodbye: %s", error)
 
     def _sweep_dead_boots(self) -> None:
-        """Holding the name's lock proves that no other boot of it lives; its trial processes go before this one offers anything."""
+        """Holding the name's lock proves that no other boot of it lives; its trial processes go before this one
+        offers anything.
+        """
         for folder in self.identity.folder.iterdir():
             boot = folder.name.split("-")[0]
             if boot != self.identity.boot:
-                swept = tree.sweep_marked(lambda mark, boot=boot: mark.startswith(f"{boot}/"))
+                swept = tree.sweep_marked(partial(_is_of_boot, boot))
                 if swept:
                     log.warning("removed %s processes that an earlier start of this worker left", swept)
                 _remove(folder)
@@ -128,21 +143,39 @@ class Node:
     def _register(self, broker: Broker, *, swept: bool) -> None:
         who = self.identity
         fields = {
-            "worker": who.worker, "host": who.host, "machine": who.machine, "pid": str(os.getpid()), "queue": who.queue, "template": self.message,
-            "python": f"{sys.version_info[0]}.{sys.version_info[1]}", "keys": _json_list(self.keyring.ids), "slots": str(self.slots),
-            "version": metadata.version("flowctl-celery"), "only": os.environ.get("FLOWCTL_ONLY_RUN", ""),
-        }  # fmt: skip
+            "worker": who.worker,
+            "host": who.host,
+            "machine": who.machine,
+            "pid": str(os.getpid()),
+            "queue": who.queue,
+            "template": self.message,
+            "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+            "keys": _json_list(self.keyring.ids),
+            "slots": str(self.slots),
+            "version": metadata.version("flowctl-celery"),
+            "only": os.environ.get("FLOWCTL_ONLY_RUN", ""),
+        }
         running = [file.key for file in units.running(who.units)]
         reply = broker.calls.worker_register(
-            who.boot, fields=fields, detected=self.offered.detected, declared=self.offered.declared, running=running, swept=swept
+            who.boot,
+            fields=fields,
+            detected=self.offered.detected,
+            declared=self.offered.declared,
+            running=running,
+            swept=swept,
         )
         if reply.word == "NAME_TAKEN":
-            raise RefusedError(f"a worker named '{who.worker}' is known to the server from another machine", cure="give this one a --name of its own")
+            raise RefusedError(
+                f"a worker named '{who.worker}' is known to the server from another machine",
+                cure="give this one a --name of its own",
+            )
         offer = {name: n / 10_000 for name, n in reply.value.items()}
         self.store_id = broker.store_id
         log.info("worker %s offers %s", who.worker, ", ".join(f"{name}={n:g}" for name, n in sorted(offer.items())))
         if offer.get("cpu") == 0 and "cpu" in self.offered.detected:
-            log.warning("all cores of this machine are offered by other workers here already; say --resources cpu=N to offer some all the same")
+            log.warning(
+                "other workers here offer all cores of this machine; --resources cpu=N offers some all the same"
+            )
 
     def _live(self) -> None:
         broker: Broker | None = None
@@ -192,7 +225,10 @@ class Node:
         mark = f"{self.identity.boot}/{file.mark}"
         tree.sweep_marked(lambda found: found == mark)
         broker.calls.trial_release(
-            units.fence(file), boot=self.identity.boot, cause="guardian_lost", text=f"its guardian on {self.identity.worker} died"
+            units.fence(file),
+            boot=self.identity.boot,
+            cause="guardian_lost",
+            text=f"its guardian on {self.identity.worker} died",
         )
         units.remove(self.identity.units, file)
 
@@ -207,3 +243,7 @@ def _remove(folder: Any) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_of_boot(boot: str, mark: str) -> bool:
+    return mark.startswith(f"{boot}/")

@@ -9,7 +9,9 @@ from flowctl.dsl.resources import SLOT, UNITS_PER_TOKEN, parse_offer
 
 @dataclass(frozen=True)
 class Offers:
-    """Exact units per dimension. Detected ones are shared between the workers of a machine; declared ones are believed."""
+    """Exact units per dimension. Detected ones are shared between the workers of a machine; declared ones are
+    believed.
+    """
 
     detected: Mapping[str, int]
     declared: Mapping[str, int]

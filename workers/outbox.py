@@ -1,4 +1,5 @@
-"""Reports on their way to the server, in order. Without contact they wait here and training goes on; at the bound the trial waits too.
+"""Reports on their way to the server, in order. Without contact they wait here and training goes on; at the bound the
+trial waits too.
 
 Nothing is dropped: the same report is sent again with the same sequence number until the server has answered.
 """
@@ -7,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from flowctl.broker.calls import Reply
 from flowctl.broker.contact import NoContact
@@ -18,10 +18,11 @@ RETRY_S = 0.5
 
 @dataclass
 class Report:
-    """One report: `send` runs its script; `answer` unblocks the trial, once."""
+    """One report: `send` runs its script; `answer` unblocks the trial, once; `sent` is told the server's answer."""
 
     send: Callable[[], Reply]
     answer: Callable[[Reply | None], None]
+    sent: Callable[[Reply], None]
     is_answered: bool = False
 
 
@@ -55,13 +56,14 @@ class Outbox:
                 self._retry_at = time.monotonic() + RETRY_S
                 break
             self._waiting.popleft()
+            report.sent(reply)
             self._answer(report, reply)
         if len(self._waiting) < BOUND:
             for report in self._waiting:
                 self._answer(report, None)
 
     @staticmethod
-    def _answer(report: Report, reply: Any) -> None:
+    def _answer(report: Report, reply: Reply | None) -> None:
         if not report.is_answered:
             report.is_answered = True
             report.answer(reply)

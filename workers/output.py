@@ -41,7 +41,8 @@ class Output:
     def finish(self) -> None:
         """Writes the rest, and how much was left out."""
         if self._dropped:
-            self._buffer += f"\n[flowctl: {self._dropped} more bytes of output were not kept; the bound is {BOUND} bytes]\n".encode()
+            note = f"\n[flowctl: {self._dropped} more bytes of output were not kept; the bound is {BOUND} bytes]\n"
+            self._buffer += note.encode()
             self._dropped = 0
         self._flush()
 

@@ -1,4 +1,5 @@
-"""What a guardian reads before user code may run: the run as signed, the configuration, the inputs, where to go on from.
+"""What a guardian reads before user code may run: the run as signed, the configuration, the inputs, where to go on
+from.
 
 Runs in the storage thread. Ends with the claim record on storage: until it is written, nothing runs.
 """
@@ -6,7 +7,9 @@ Runs in the storage thread. Ends with the claim record on storage: until it is w
 import contextlib
 import hashlib
 import json
+import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,15 +23,16 @@ from flowctl.dsl.errors import RefusedError
 from flowctl.dsl.names import parse_unit
 from flowctl.dsl.plan import EXPERIMENT, Step
 from flowctl.storage.attempt import AttemptFolder
-from flowctl.storage.chain import Outcome
 from flowctl.storage.errors import StorageUnreachable
 from flowctl.storage.location import Location
 from flowctl.storage.manifest import ManifestRef
 from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
 from flowctl.storage.trial_reader import TrialReader
+from flowctl.storage.trial_records import Outcome
 from flowctl.workers.runs.inputs import resolve
 
+log = logging.getLogger("flowctl")
 PATIENCE_S = 60.0
 """How long a claimed attempt waits for its storage before it is handed back."""
 
@@ -60,52 +64,99 @@ class Prepared:
     inputs: list[Any]
     keyword_inputs: dict[str, Any]
     base: ManifestRef | None
+    base_folder: Path | None
+    """The checkpoint that it goes on from, restored and verified on this machine."""
     time_before_s: float
     adopted: Outcome | None
 
 
-def prepare(
-    claimed: Claimed, *, broker: Broker, keyring: Keyring, cache: Path, worker: str, boot: str, is_wanted: Callable[[], bool]
-) -> Prepared:
+@dataclass(frozen=True)
+class Bench:
+    """Where an attempt is prepared: who prepares it, with which keys, in which local folders."""
+
+    broker: Broker
+    keyring: Keyring
+    worker: str
+    boot: str
+    cache: Path
+    folder: Path
+
+
+def prepare(claimed: Claimed, bench: Bench, *, is_wanted: Callable[[], bool]) -> Prepared:
     """Reads, then writes the claim record. Raises StorageUnreachable after PATIENCE_S, other storage errors at once."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return _prepare(claimed, broker=broker, keyring=keyring, cache=cache, worker=worker, boot=boot)
+            return _prepare(claimed, bench)
         except StorageUnreachable:
             if time.monotonic() > deadline or not is_wanted():
                 raise
             time.sleep(0.5)
 
 
-def _prepare(claimed: Claimed, *, broker: Broker, keyring: Keyring, cache: Path, worker: str, boot: str) -> Prepared:
-    fence = claimed.fence
+def _prepare(claimed: Claimed, bench: Bench) -> Prepared:
+    fence, broker = claimed.fence, bench.broker
     unit = parse_unit(fence.unit)
-    run_folder = _open_run(claimed.location, unit.run, claimed.token, keyring)
+    run_folder = _open_run(claimed.location, unit.run, claimed.token, bench.keyring)
     step = run_folder.load_plan().step(unit.step)
     folder = AttemptFolder(run_folder, unit.step, unit.index, fence.epoch, fence.nonce)
     reader = TrialReader(run_folder, unit.step, unit.index)
-    base, adopted, seen, time_before_s = None, None, [], 0.0
-    if not claimed.is_first:
-        _keep_tail(broker, fence, run_folder, unit.step, unit.index)
-        outcomes = reader.outcomes()
-        seen = [(outcome.fence.epoch, outcome.fence.nonce) for outcome in outcomes]
-        adopted = reader.final_outcome()
-        base = reader.chain()
-        if base is not None:
-            rows = [row for row in reader.rows() if row["training_iteration"] <= base.iteration]
-            time_before_s = float(rows[-1]["time_total_s"]) if rows else 0.0
+    before = _Before() if claimed.is_first else _look_back(claimed, bench, run_folder, reader)
     inputs = resolve(list(step.inputs), broker=broker, run=unit.run, run_folder=run_folder)
     keyword_inputs = resolve(dict(step.keyword_inputs), broker=broker, run=unit.run, run_folder=run_folder)
-    folder.write_claim(
-        attempt=claimed.attempt, worker=worker, boot=boot, server_ms=claimed.now_ms, base=base, outcomes_seen=seen,
-        inputs=_small([inputs, keyword_inputs]),
-    )  # fmt: skip
-    return Prepared(
-        folder=folder, reader=reader, step=step, payload=_payload(run_folder, step.code, cache),
+    prepared = Prepared(
+        folder=folder,
+        reader=reader,
+        step=step,
+        payload=_payload(run_folder, step.code, bench.cache),
         config=run_folder.read_config(unit.step, unit.index) if step.kind == EXPERIMENT else {},
-        inputs=inputs, keyword_inputs=keyword_inputs, base=base, time_before_s=time_before_s, adopted=adopted,
-    )  # fmt: skip
+        inputs=inputs,
+        keyword_inputs=keyword_inputs,
+        base=before.base,
+        base_folder=before.folder,
+        time_before_s=before.time_s,
+        adopted=before.adopted,
+    )
+    folder.write_claim(
+        attempt=claimed.attempt,
+        worker=bench.worker,
+        boot=bench.boot,
+        server_ms=claimed.now_ms,
+        base=before.base,
+        outcomes_seen=before.outcomes,
+        inputs=_small([inputs, keyword_inputs]),
+    )
+    return prepared
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What earlier attempts left."""
+
+    outcomes: tuple[tuple[int, str], ...] = ()
+    adopted: Outcome | None = None
+    base: ManifestRef | None = None
+    folder: Path | None = None
+    time_s: float = 0.0
+
+
+def _look_back(claimed: Claimed, bench: Bench, run_folder: RunFolder, reader: TrialReader) -> _Before:
+    """What lost attempts left in the server is written first; then the newest checkpoint that is whole is the base."""
+    unit = claimed.fence.unit
+    keep_tail(bench.broker, unit, run_folder, reader.step, reader.index, before_epoch=claimed.fence.epoch)
+    outcomes = tuple((outcome.fence.epoch, outcome.fence.nonce) for outcome in reader.outcomes())
+    adopted = reader.final_outcome()
+    if adopted is not None:
+        return _Before(outcomes, adopted)
+    target = bench.folder / "checkpoint-base"
+    shutil.rmtree(target, ignore_errors=True)
+    base = reader.restore_newest(target)
+    for damage in reader.warnings:
+        log.warning("%s: %s", unit, damage)
+    if base is None:
+        return _Before(outcomes)
+    rows = [row for row in reader.rows() if row["training_iteration"] <= base.iteration]
+    return _Before(outcomes, None, base, target, float(rows[-1]["time_total_s"]) if rows else 0.0)
 
 
 @lru_cache(maxsize=16)
@@ -113,7 +164,9 @@ def _open_run(location: str, run: str, token: str, keyring: Keyring) -> RunFolde
     folder = RunFolder(Location.open(location, create=False), run, keyring)
     record = folder.load_run()
     if record.get("token") != token:
-        raise RefusedError(f"the run folder at {folder.folder.url} is another run's of the same name", cure="give the run another name")
+        raise RefusedError(
+            f"the run folder at {folder.folder.url} is another run's of the same name", cure="give the run another name"
+        )
     return folder
 
 
@@ -134,17 +187,16 @@ def _payload(run_folder: RunFolder, code: str, cache: Path) -> Path:
 _verified: dict[tuple[RunFolder, str], Path] = {}
 
 
-def _keep_tail(broker: Broker, fence: Fence, run_folder: RunFolder, step: str, index: int) -> None:
-    """What lost attempts left in the server is written as their last segment, before anything else."""
-    keep_tail(broker, fence.unit, run_folder, step, index, before_epoch=fence.epoch)
-
-
 def keep_tail(broker: Broker, unit: str, run_folder: RunFolder, step: str, index: int, *, before_epoch: int) -> None:
-    """Writes the tail rows of attempts below `before_epoch` to storage and cuts them from the server; repeating it is harmless."""
+    """Writes the tail rows of attempts below `before_epoch` to storage and cuts them from the server; repeating it is
+    harmless.
+    """
     rows = [json.loads(text) for text in broker.client.lrange(f"fc:tail:{unit}", 0, -1)]
     fences = sorted({(int(row["epoch"]), str(row["nonce"])) for row in rows if int(row["epoch"]) < before_epoch})
     for epoch, nonce in fences:
-        mine = sorted((row for row in rows if row["epoch"] == epoch and row["nonce"] == nonce), key=lambda row: int(row["seq"]))
+        mine = sorted(
+            (row for row in rows if row["epoch"] == epoch and row["nonce"] == nonce), key=lambda row: int(row["seq"])
+        )
         AttemptFolder(run_folder, step, index, epoch, nonce).write_rows(int(mine[0]["seq"]), mine)
         broker.calls.tail_trim(Fence(unit, epoch, nonce), seq=int(mine[-1]["seq"]))
 

@@ -1,6 +1,7 @@
 """How a trial process is started, watched and removed: the one narrow seam (start, process handle, exit status).
 
-A fresh interpreter in a session of its own. Nothing else may depend on being its parent: a fork server is meant to stand behind this seam later.
+A fresh interpreter in a session of its own. Nothing else may depend on being its parent: a fork server is meant to
+stand behind this seam later.
 """
 
 import os
@@ -37,15 +38,23 @@ class TrialProcess:
 
     @classmethod
     def start(cls, *, channel_fd: int, folder: Path, mark: str, env: Mapping[str, str]) -> "TrialProcess":
-        """Starts the interpreter in `folder`; stdout and stderr come through `output_fd`. `mark` is its FLOWCTL_ATTEMPT."""
+        """Starts the interpreter in `folder`; stdout and stderr come through `output_fd`. `mark` is its
+        FLOWCTL_ATTEMPT.
+        """
         clean = {name: value for name, value in env.items() if name not in SECRETS}
         clean |= {tree.MARK: mark, "PYTHONUNBUFFERED": "1"}
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         try:
             popen = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, str(channel_fd), str(os.getpid())],
-                stdin=subprocess.DEVNULL, stdout=write_fd, stderr=write_fd, cwd=folder, env=clean, pass_fds=(channel_fd,), start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=write_fd,
+                stderr=write_fd,
+                cwd=folder,
+                env=clean,
+                pass_fds=(channel_fd,),
+                start_new_session=True,
+            )
         finally:
             os.close(write_fd)
         os.set_blocking(read_fd, False)

@@ -1,4 +1,6 @@
-"""The rows of one attempt on their way to storage: segments of many, written beside the loop, each cut from the server only when it stands."""
+"""The rows of one attempt on their way to storage: segments of many, written beside the loop, each cut from the
+server only when it stands.
+"""
 
 import math
 import time
@@ -18,7 +20,9 @@ RETRY_S = 1.0
 class RowLog:
     """Buffers rows and writes them; remembers what the outcome needs to know of them."""
 
-    def __init__(self, jobs: Jobs, *, write: Callable[[int, list[dict[str, Any]]], Segment], trim: Callable[[int], None]) -> None:
+    def __init__(
+        self, jobs: Jobs, *, write: Callable[[int, list[dict[str, Any]]], Segment], trim: Callable[[int], None]
+    ) -> None:
         self._jobs = jobs
         self._write = write
         self._trim = trim
@@ -31,7 +35,7 @@ class RowLog:
         self.count = 0
         self.names: set[str] = set()
         self.has_metric = False
-        self.last_plain: dict[str, Any] | None = None
+        self.last: dict[str, Any] | None = None
         self._bests: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def add(self, row: dict[str, Any], *, metric: str | None) -> float | None:
@@ -39,7 +43,7 @@ class RowLog:
         self._buffer.append(row)
         self.count += 1
         self.names.update(row["metrics"])
-        self.last_plain = row["metrics"]
+        self.last = row["metrics"]
         if self.flush_at is None:
             self.flush_at = time.monotonic() + FLUSH_S
         if len(self._buffer) >= FLUSH_ROWS:
@@ -54,17 +58,15 @@ class RowLog:
             return None
         for mode, better in (("max", float.__gt__), ("min", float.__lt__)):
             if mode not in self._bests or better(float(value), self._bests[mode][0]):
-                self._bests[mode] = (float(value), {"training_iteration": row["training_iteration"], "metrics": row["metrics"]})
+                self._bests[mode] = (
+                    float(value),
+                    {"training_iteration": row["training_iteration"], "metrics": row["metrics"]},
+                )
         return float(value)
 
     def sent(self, seq: int) -> None:
         """The server has this row."""
         self._sent_seq = max(self._sent_seq, seq)
-
-    @property
-    def last(self) -> dict[str, Any] | None:
-        """The last row's metrics."""
-        return self.last_plain
 
     def best(self, mode: str | None) -> dict[str, Any] | None:
         """The best row's iteration and metrics, or None."""

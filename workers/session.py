@@ -1,6 +1,8 @@
-"""What user code calls inside a trial or stage: report, get_checkpoint, get_context. Outside of one, a script runs on alone.
+"""What user code calls inside a trial or stage: report, get_checkpoint, get_context. Outside of one, a script runs on
+alone.
 
-Light: it imports neither celery nor redis nor fsspec. All that lasts goes through the guardian; a trial process holds no password and no key.
+Light: it imports neither celery nor redis nor fsspec. All that lasts goes through the guardian; a trial process holds
+no password and no key.
 """
 
 import sys
@@ -85,13 +87,15 @@ def current() -> Session | None:
 def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
     """Records one row of metrics, and with it a checkpoint.
 
-    metrics: a dictionary of names to numbers, texts, lists or dictionaries of them; numpy and tensor scalars become plain numbers. Each call is
-    one `training_iteration`. With a checkpoint it returns when the checkpoint is safe on storage. Raises TypeError or ValueError for what
-    cannot be stored, naming the key, and TrialStopped when the attempt is to end. Outside of a trial it prints the metrics and returns.
+    metrics: a dictionary of names to numbers, texts, lists or dictionaries of them; numpy and tensor scalars become
+    plain numbers. Each call is one `training_iteration`. With a checkpoint it returns when the checkpoint is safe on
+    storage. Raises TypeError or ValueError for what cannot be stored, naming the key, and TrialStopped when the
+    attempt is to end. Outside of a trial it prints the metrics and returns.
     """
     plain = _plain(metrics)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        raise TypeError(f"report: checkpoint must be a Checkpoint, not {type(checkpoint).__name__}; use Checkpoint.from_directory(path)")
+        kind = type(checkpoint).__name__
+        raise TypeError(f"report: checkpoint must be a Checkpoint, not {kind}; use Checkpoint.from_directory(path)")
     session = _current
     if session is None:
         print("report:", ", ".join(f"{key}={value}" for key, value in decode(plain).items()), file=sys.stderr)
@@ -122,7 +126,9 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The newest checkpoint of this trial: of this attempt if it reported one, else of an earlier one; None if there is none."""
+    """The newest checkpoint of this trial: of this attempt if it reported one, else of an earlier one; None if there
+    is none.
+    """
     if _current is None:
         return None
     answer = _ask(_current, {"t": "get_checkpoint"})
@@ -173,7 +179,9 @@ def _check_metric(plain: Mapping[str, Any], metric: str) -> None:
         if not isinstance(value, Mapping) or part not in value:
             return
         value = value[part]
-    if isinstance(value, bool) or not isinstance(value, int | float) and not (isinstance(value, Mapping) and "$float" in value):
+    if isinstance(value, bool) or (
+        not isinstance(value, int | float) and not (isinstance(value, Mapping) and "$float" in value)
+    ):
         raise TypeError(f"report: the metric '{metric}' must be a number, not {type(value).__name__}")
 
 

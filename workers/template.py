@@ -1,6 +1,7 @@
 """The Celery message of an attempt, as text with places to fill in, made by Celery and kombu themselves.
 
-The placement script pushes it, so that the decision and the message are one step. Made at each worker's start by the versions installed there.
+The placement script pushes it, so that the decision and the message are one step. Made at each worker's start by the
+versions installed there.
 """
 
 import json
@@ -22,9 +23,16 @@ def make(task: Any, *, queue: str) -> str:
         channel._put = lambda _queue, message, **_options: collected.append(message)
         producer = Producer(channel)
         task.apply_async(
-            args=(UNIT, EPOCH), producer=producer, queue=queue, declare=[], task_id=f"{UNIT}.{EPOCH}", ignore_result=True, retry=False,
-            exchange="", routing_key=queue,
-        )  # fmt: skip
+            args=(UNIT, EPOCH),
+            producer=producer,
+            queue=queue,
+            declare=[],
+            task_id=f"{UNIT}.{EPOCH}",
+            ignore_result=True,
+            retry=False,
+            exchange="",
+            routing_key=queue,
+        )
     if len(collected) != 1:
         raise RuntimeError(f"celery made {len(collected)} messages for one task")
     message = json.loads(json.dumps(collected[0]))
@@ -49,4 +57,6 @@ def check(text: str, *, queue: str) -> None:
         args, kwargs, _embed = message.payload
     right = args == ["run:step:7", "3"] and kwargs == {} and message.delivery_tag == "fc.run:step:7.3"
     if not right or message.delivery_info.get("routing_key") != queue:
-        raise RuntimeError("the message that celery makes is not the one that flowctl knows; install the versions that pyproject.toml names")
+        raise RuntimeError(
+            "celery's message is not the one that flowctl knows; install the versions that pyproject.toml names"
+        )

@@ -1,8 +1,10 @@
 """kombu's Redis transport with the three corrections that long work needs; everything else is stock.
 
-1. A failed acknowledgement must give its prefetch credit back, or the worker goes deaf without a word (kombu's QoS loses it).
+1. A failed acknowledgement must give its prefetch credit back, or the worker goes deaf without a word (kombu's QoS
+loses it).
 2. After an outage a worker must ask again at once: Celery's back-off waits up to 30 s.
-3. Nothing is restored by timer: the visibility timeout is longer than any life, and keys of our own keep foreign workers' timers away.
+3. Nothing is restored by timer: the visibility timeout is longer than any life, and keys of our own keep foreign
+workers' timers away.
 """
 
 from typing import Any
@@ -75,10 +77,22 @@ class SentinelTransport(stock.SentinelTransport):  # type: ignore[misc]
 class Connection(StockConnection):  # type: ignore[misc]
     """Reconnects at an interval of its own."""
 
-    def ensure_connection(self, errback: Any = None, max_retries: Any = None, interval_start: Any = None, interval_step: Any = None,
-                          interval_max: Any = None, **kwargs: Any) -> Any:  # fmt: skip
+    def ensure_connection(
+        self,
+        errback: Any = None,
+        max_retries: Any = None,
+        interval_start: Any = None,
+        interval_step: Any = None,
+        interval_max: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         return super().ensure_connection(
-            errback, max_retries, interval_start=RECONNECT_S, interval_step=RECONNECT_S, interval_max=RECONNECT_MAX_S, **kwargs
+            errback,
+            max_retries,
+            interval_start=RECONNECT_S,
+            interval_step=RECONNECT_S,
+            interval_max=RECONNECT_MAX_S,
+            **kwargs,
         )
 
 

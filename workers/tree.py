@@ -1,7 +1,8 @@
-"""Finding and removing process trees. A tree is what carries the attempt's mark in its environment, or descends from who does.
+"""Finding and removing process trees. A tree is what carries the attempt's mark in its environment, or descends from
+who does.
 
-A guardian is the subreaper of its trial: whatever the trial leaves behind, in whatever session, becomes the guardian's child, so that "no child
-left" proves that the tree is gone.
+A guardian is the subreaper of its trial: whatever the trial leaves behind, in whatever session, becomes the guardian's
+child, so that "no child left" proves that the tree is gone.
 """
 
 import contextlib
@@ -46,7 +47,9 @@ def has_children() -> bool:
 
 
 def sweep_children(*, timeout_s: float = 10.0) -> int:
-    """Kills and reaps every descendant of this process; counts them. For a guardian, whose only descendants are its trial's."""
+    """Kills and reaps every descendant of this process; counts them. For a guardian, whose only descendants are its
+    trial's.
+    """
     swept = 0
     deadline = time.monotonic() + timeout_s
     while has_children() and time.monotonic() < deadline:
@@ -63,7 +66,9 @@ def sweep_marked(matches: Callable[[str], bool], *, timeout_s: float = 10.0) -> 
     swept = 0
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        found = [process for process in psutil.process_iter() if process.pid != os.getpid() and matches(_mark_of(process))]
+        found = [
+            process for process in psutil.process_iter() if process.pid != os.getpid() and matches(_mark_of(process))
+        ]
         if not found:
             break
         for process in found:

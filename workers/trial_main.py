@@ -1,7 +1,7 @@
 """The trial process: a fresh interpreter in which one attempt's user code runs, and nothing else.
 
-It dies with its guardian, holds no secret, and imports nothing heavy before user code does. Every ending is told to the guardian in plain
-values: no exception object ever travels.
+It dies with its guardian, holds no secret, and imports nothing heavy before user code does. Every ending is told to
+the guardian in plain values: no exception object ever travels.
 """
 
 import os
@@ -53,15 +53,21 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
         channel.interrupt(stop)
 
     current: session.Session | None = None
+    sources: dict[str, str] = {}
     try:
         signal.signal(signal.SIGTERM, on_term)
         with open(start["payload"], "rb") as file:
-            function, stop_functions = pickle.load(file)
+            function, stop_functions, sources = pickle.load(file)
         context = session.Context(**start["context"])
         current = session.Session(
-            channel=channel, context=context, stop=start["stop"], stop_functions=tuple(stop_functions), metric=start["metric"],
-            iteration=start["iteration"], time_before_s=start["time_before_s"],
-        )  # fmt: skip
+            channel=channel,
+            context=context,
+            stop=start["stop"],
+            stop_functions=tuple(stop_functions),
+            metric=start["metric"],
+            iteration=start["iteration"],
+            time_before_s=start["time_before_s"],
+        )
         session.begin(current)
         args = [_resolved(value) for value in decode(start["inputs"])]
         keywords = {name: _resolved(value) for name, value in decode(start["keyword_inputs"]).items()}
@@ -75,10 +81,17 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
         if error.code is None or error.code == 0:
             ending = {"t": "end", "status": "completed", "output": None}
         else:
-            ending = {"t": "end", "status": "failed", "cause": {"kind": "exit", "code": error.code if isinstance(error.code, int) else 1,
-                                                                "text": f"sys.exit({error.code!r})"}}  # fmt: skip
+            ending = {
+                "t": "end",
+                "status": "failed",
+                "cause": {
+                    "kind": "exit",
+                    "code": error.code if isinstance(error.code, int) else 1,
+                    "text": f"sys.exit({error.code!r})",
+                },
+            }
     except BaseException as error:
-        ending = {"t": "end", "status": "failed", "cause": _cause(error)}
+        ending = {"t": "end", "status": "failed", "cause": _cause(error, sources)}
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel.send(ending)
     return 0 if ending["status"] != "failed" else 1
@@ -91,7 +104,10 @@ def _ending_of_return(kind: str, result: Any, session: Any, encode: Any) -> dict
         if isinstance(result, dict):
             session.report(result)
         elif result is not None:
-            print(f"flowctl: the returned {type(result).__name__} is not kept; return a dictionary of metrics, or use report", file=sys.stderr)
+            print(
+                f"flowctl: the returned {type(result).__name__} is not kept; return a dictionary, or use report",
+                file=sys.stderr,
+            )
         return {"t": "end", "status": "completed", "output": None}
     if isinstance(result, Checkpoint):
         return {"t": "end", "status": "completed", "output_checkpoint": str(result.path)}
@@ -115,22 +131,35 @@ def _resolved(value: Any) -> Any:
     return value
 
 
-def _cause(error: BaseException) -> dict[str, Any]:
+def _cause(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
+    import linecache
     import traceback
+
+    for name, source in sources.items():
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
     try:
         text = str(error)
     except BaseException as second:
         text = f"(its text could not be made: {type(second).__name__})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    trail = error.__traceback__
+    while trail is not None and trail.tb_frame.f_code.co_filename == __file__:
+        trail = trail.tb_next
+    frames = traceback.extract_tb(trail)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     for frame in reversed(frames):
-        if "site-packages" not in frame.filename and "/flowctl/" not in frame.filename and not frame.filename.startswith("<frozen"):
+        if frame.filename in sources:
             place = f"{frame.filename}:{frame.lineno}"
             break
     try:
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = "".join(traceback.format_exception(type(error), error, trail))
     except BaseException:
-        trace = "".join(traceback.format_tb(error.__traceback__))
+        trace = "".join(traceback.format_tb(trail))
     sys.stderr.write(trace)
-    return {"kind": "exception", "type": type(error).__name__, "text": text[:4000], "place": place, "traceback": trace[-16000:]}
+    return {
+        "kind": "exception",
+        "type": type(error).__name__,
+        "text": text[:4000],
+        "place": place,
+        "traceback": trace[-16000:],
+    }

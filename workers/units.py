@@ -1,4 +1,5 @@
-"""What physically runs on a worker: one small file per attempt, written by its guardian before it claims, removed when its tree is gone.
+"""What physically runs on a worker: one small file per attempt, written by its guardian before it claims, removed
+when its tree is gone.
 
 The worker's own thread reads them: it tells the server what still runs, and notices a guardian that died.
 """
@@ -39,7 +40,8 @@ class UnitFile:
         """Whether its guardian lives: same pid, same start."""
         try:
             process = psutil.Process(self.pid)
-            return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.started) < 1
+            is_same = abs(process.create_time() - self.started) < 1
+            return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

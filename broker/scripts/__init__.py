@@ -1,8 +1,8 @@
 """The Lua scripts, one operation per file: loading, and what a header says.
 
-A script names the shared parts that it stands on (`-- include: base tokens`); they are put before it. The transition table is written once, in
-`flowctl.dsl.states`, and inserted here, so that Lua refuses whatever the table does not list. Keys are computed inside the scripts from one prefix: a Redis
-Cluster is not supported.
+A script names the shared parts that it stands on (`-- include: base tokens`); they are put before it. The transition
+table is written once, in `flowctl.dsl.states`, and inserted here, so that Lua refuses whatever the table does not
+list. Keys are computed inside the scripts from one prefix: a Redis Cluster is not supported.
 """
 
 import json
@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from flowctl.dsl.states import RUN_SOURCES, STEP_SOURCES, TRIAL_SOURCES
 
@@ -54,7 +55,10 @@ def header(name: str) -> Header:
 @cache
 def text(name: str) -> str:
     """The script as the server gets it: included parts first, the transition table inserted."""
-    tables = {"run": RUN_SOURCES, "step": STEP_SOURCES, "trial": TRIAL_SOURCES}
-    table = json.dumps({entity: {str(to): sorted(map(str, before)) for to, before in rows.items()} for entity, rows in tables.items()}, sort_keys=True)
+    tables: dict[str, Any] = {"run": RUN_SOURCES, "step": STEP_SOURCES, "trial": TRIAL_SOURCES}
+    table = json.dumps(
+        {entity: {str(to): sorted(map(str, before)) for to, before in rows.items()} for entity, rows in tables.items()},
+        sort_keys=True,
+    )
     parts = [(_HERE / "include" / f"{part}.lua").read_text("utf-8") for part in header(name).include]
     return "\n".join([*parts, body(name)]).replace("@@TRANSITIONS@@", table)

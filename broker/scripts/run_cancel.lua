@@ -1,5 +1,5 @@
 -- Cancels a run: what waits ends now, what is placed ends at its claim, what runs is told through its guardian. Idempotent.
--- uses: fc:run:* fc:steps:* fc:step:* fc:stepshapes:* fc:bucket:* fc:buckets fc:boots fc:attention:* fc:dependents:* fc:expanding fc:events:* fc:journals
+-- uses: fc:run:* fc:steps:* fc:step:* fc:stepshapes:* fc:bucket:* fc:buckets fc:boots fc:attention:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:active:*
 -- args: run
 -- returns: OK state | ENDED state | NOT_FOUND
 -- include: base flow
@@ -12,8 +12,10 @@ if redis.call('HGET', key, 'wanted') ~= 'cancel' then
   redis.call('HSET', key, 'wanted', 'cancel')
   event(run, now, 'wanted', 'wanted', 'cancel')
 end
-local boots = redis.call('ZRANGE', 'fc:boots', 0, -1)
-for i = 1, #boots do redis.call('SADD', 'fc:attention:' .. boots[i], run) end
+if redis.call('EXISTS', 'fc:active:' .. run) == 1 then
+  local boots = redis.call('ZRANGE', 'fc:boots', 0, -1)
+  for i = 1, #boots do redis.call('SADD', 'fc:attention:' .. boots[i], run) end
+end
 local steps = redis.call('LRANGE', 'fc:steps:' .. run, 0, -1)
 for i = 1, #steps do
   local step_state = redis.call('HGET', 'fc:step:' .. run .. ':' .. steps[i], 'state')

@@ -3,6 +3,10 @@
 -- args: run token fields_json steps_json expand_ms
 -- returns: OK | EXISTS state
 -- include: base flow
+local function text_of(value)
+  return type(value) == 'string' and value or ''
+end
+
 local run, token, fields, steps, expand_ms = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4]), tonumber(ARGV[5])
 local key, now = 'fc:run:' .. run, now_ms()
 local known = redis.call('HMGET', key, 'token', 'state')
@@ -22,7 +26,7 @@ for i = 1, #steps do
   local step_key = 'fc:step:' .. run .. ':' .. step.name
   redis.call('RPUSH', 'fc:steps:' .. run, step.name)
   redis.call('HSET', step_key, 'kind', step.kind, 'state', 'waiting', 'total', step.total, 'expanded', 0, 'deps_left', #step.after,
-    'after', #step.after == 0 and '[]' or cjson.encode(step.after), 'metric', step.metric or '', 'mode', step.mode or '', 'max_failures', step.max_failures,
+    'after', #step.after == 0 and '[]' or cjson.encode(step.after), 'metric', text_of(step.metric), 'mode', text_of(step.mode), 'max_failures', step.max_failures,
     'max_worker_losses', step.max_worker_losses, 'order', seq * 1000 + i, 'pending', 0, 'placed', 0, 'running', 0, 'completed', 0, 'failed', 0,
     'cancelled', 0)
   redis.call('HSETNX', 'fc:shapes', step.shape, step.shape_json)

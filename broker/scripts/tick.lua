@@ -12,16 +12,24 @@ if now - last_ms > GAP_MS then grace_ms = now + lease_ms end
 redis.call('HSET', 'fc:tick', 'last_ms', now, 'grace_ms', grace_ms)
 local reply = { now_ms = now, lost = 0, missed = 0, placed = 0, grace = now < grace_ms }
 
-local silent = redis.call('ZRANGEBYSCORE', 'fc:boots', '-inf', now - SILENT_MS, 'LIMIT', 0, limit)
-for i = 1, #silent do
+-- Nothing is placed on a boot that was not heard of, or that lost a lease, until a beat says what still runs there.
+local function suspect(boot)
+  if redis.call('HGET', 'fc:boot:' .. boot, 'suspect') == '1' then return 0 end
+  if redis.call('EXISTS', 'fc:boot:' .. boot) == 1 then redis.call('HSET', 'fc:boot:' .. boot, 'suspect', '1', 'accepting', '0') end
+  store_free(boot)
+  return 1
+end
+
+local silent, acted = redis.call('ZRANGEBYSCORE', 'fc:boots', '-inf', now - SILENT_MS, 'WITHSCORES'), 0
+for i = 1, #silent, 2 do
   local boot = silent[i]
-  local quiet_ms = now - tonumber(redis.call('ZSCORE', 'fc:boots', boot))
-  if quiet_ms > boot_gone_ms and not reply.grace then
+  if now - tonumber(silent[i + 1]) > boot_gone_ms and not reply.grace then
     forget_boot(boot, 'nothing was heard of worker ' .. (redis.call('HGET', 'fc:boot:' .. boot, 'worker') or boot), now)
-  elseif redis.call('HGET', 'fc:boot:' .. boot, 'suspect') ~= '1' then
-    redis.call('HSET', 'fc:boot:' .. boot, 'suspect', '1', 'accepting', '0')
-    store_free(boot)
+    acted = acted + 1
+  else
+    acted = acted + suspect(boot)
   end
+  if acted >= limit then break end
 end
 
 local due = redis.call('ZRANGEBYSCORE', 'fc:deadlines', '-inf', now, 'LIMIT', 0, limit)
@@ -30,13 +38,14 @@ for i = 1, #due do
   local record = as_map(redis.call('HGETALL', 'fc:unit:' .. unit))
   if record.state == 'placed' then
     reply.missed = reply.missed + 1
-    redis.call('HINCRBY', 'fc:boot:' .. record.boot, 'strikes', 1)
+    if redis.call('EXISTS', 'fc:boot:' .. record.boot) == 1 then redis.call('HINCRBY', 'fc:boot:' .. record.boot, 'strikes', 1) end
     undo_placement(unit, record, 'worker did not take it in time', now)
   elseif record.state == 'running' then
     if not reply.grace then
       reply.lost = reply.lost + 1
       local worker = redis.call('HGET', 'fc:boot:' .. record.boot, 'worker') or record.boot
       lose(unit, record, 'worker_lost', 'lost contact with ' .. worker, false, now)
+      suspect(record.boot)
     end
   else
     redis.call('ZREM', 'fc:deadlines', unit)

@@ -1,5 +1,5 @@
 -- Gives a placed unit to the guardian that brings this nonce; asked again with the same nonce it answers the same.
--- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:deadlines fc:tail:* fc:events:* fc:journals fc:active:* fc:alloc:* fc:used:* fc:free fc:buckets fc:bucket:* fc:attempts:* fc:rank:* fc:failed:* fc:unacked fc:unacked_index fcq.*
+-- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:deadlines fc:tail:* fc:events:* fc:journals fc:active:* fc:alloc:* fc:used:* fc:free fc:buckets fc:bucket:* fc:rank:* fc:failed:* fc:unacked fc:unacked_index fcq.* fc:delayed fc:dependents:* fc:expanding fc:offer:* fc:stepshapes:*
 -- args: unit epoch nonce boot lease_ms
 -- returns: OK json | STALE state | NOT_FOUND | CANCELLED
 -- include: base tokens flow place lose
@@ -7,21 +7,21 @@ local unit, epoch, nonce, boot, lease_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], t
 local key, now = 'fc:unit:' .. unit, now_ms()
 local record = as_map(redis.call('HGETALL', key))
 if not record.state then return { 'NOT_FOUND' } end
-local run, step, index = split_unit(unit)
+local run, step = split_unit(unit)
 local again = record.state == 'running' and record.nonce == nonce
 if record.epoch ~= epoch or record.boot ~= boot or not (again or record.state == 'placed') then return { 'STALE', record.state } end
-local wanted = redis.call('HGET', 'fc:run:' .. run, 'wanted')
 if not again then
-  if wanted == 'cancel' or record.wanted == 'cancel' then
+  if is_cancelled(run, record) then
     undo_placement(unit, record, 'cancelled', now)
     return { 'CANCELLED' }
   end
-  local worker = redis.call('HGET', 'fc:boot:' .. boot, 'worker')
+  local worker = redis.call('HGET', 'fc:boot:' .. boot, 'worker') or ''
   move(unit, run, step, 'placed', 'running', now)
   record.attempts = redis.call('HINCRBY', key, 'attempts', 1)
   redis.call('HSET', key, 'nonce', nonce, 'worker', worker, 'seq', 0, 'started_ms', now)
   redis.call('HSETNX', key, 'first_started_ms', now)
   record.started_ms = now
+  if record.best then redis.call('ZADD', 'fc:rank:' .. run .. ':' .. step, record.best, unit) end
   if redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'state') == 'ready' then set_step(run, step, 'running', now) end
   if redis.call('HGET', 'fc:run:' .. run, 'state') == 'submitted' then set_run(run, 'running', now) end
   event(run, now, 'trial', 'unit', unit, 'from', 'placed', 'to', 'running', 'epoch', epoch, 'boot', boot, 'worker', worker,

@@ -1,20 +1,21 @@
 -- Publishes the outcome of an attempt: state, tokens back, next steps, next placement. The same nonce may say it again.
--- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:delayed fc:failed:* fc:rank:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fcq.*
--- args: unit epoch nonce to reason cause_json outcome fails_up delay_ms last_json best_json dispatch_ms
--- returns: OK state | LOST state
+-- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:delayed fc:failed:* fc:rank:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fcq.* fc:leftovers fc:tail:*
+-- args: unit epoch nonce to reason cause_json outcome fails_up delay_ms last_json dispatch_ms
+-- returns: OK state | LOST state | BAD_STATE to
 -- include: base tokens flow place lose
 local unit, epoch, nonce, to, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local cause_json, outcome, fails_up, delay_ms, last = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
-local best_json, dispatch_ms = ARGV[11], tonumber(ARGV[12])
+local dispatch_ms = tonumber(ARGV[11])
 local key, now = 'fc:unit:' .. unit, now_ms()
 local record = as_map(redis.call('HGETALL', key))
 if record.finished == epoch .. '/' .. nonce then return { 'OK', record.state } end
 if record.state ~= 'running' or record.epoch ~= epoch or record.nonce ~= nonce then return { 'LOST', record.state or '' } end
+if to == 'paused' or not may('trial', 'running', to) then return { 'BAD_STATE', to } end
+local cause = cause_json ~= '' and cjson.decode(cause_json) or nil
 local run, step, index = split_unit(unit)
 redis.call('HSET', key, 'finished', epoch .. '/' .. nonce)
 unbook(record.boot, unit, epoch)
 store_free(record.boot)
-local cause = cause_json ~= '' and cjson.decode(cause_json) or nil
 record_attempt(unit, {
   attempt = tonumber(record.attempts), epoch = tonumber(epoch), nonce = nonce, boot = record.boot, worker = record.worker,
   started_ms = tonumber(record.started_ms), ended_ms = now, outcome = outcome, cause = cause,
@@ -22,20 +23,10 @@ record_attempt(unit, {
 if fails_up > 0 then redis.call('HINCRBY', key, 'fails', fails_up) end
 if last ~= '' then redis.call('HSET', key, 'last', last) end
 if cause_json ~= '' then redis.call('HSET', key, 'cause', cause_json) else redis.call('HDEL', key, 'cause') end
-if to == 'pending' and (redis.call('HGET', 'fc:run:' .. run, 'wanted') == 'cancel' or record.wanted == 'cancel') then
-  to, reason = 'cancelled', 'cancelled'
-end
+leave_rows(unit)
+if to == 'pending' and is_cancelled(run, record) then to, reason = 'cancelled', 'cancelled' end
 if to == 'pending' then
-  if delay_ms > 0 then
-    move(unit, run, step, 'running', 'pending', now)
-    redis.call('HSET', key, 'reason', reason, 'not_before_ms', now + delay_ms)
-    redis.call('SREM', 'fc:active:' .. run, unit)
-    redis.call('ZREM', 'fc:deadlines', unit)
-    redis.call('ZADD', 'fc:delayed', now + delay_ms, unit)
-    event(run, now, 'trial', 'unit', unit, 'from', 'running', 'to', 'pending', 'reason', reason, 'cause', cause_json)
-  else
-    back_to_pending(unit, run, step, index, 'running', reason, now)
-  end
+  back_to_pending(unit, run, step, index, 'running', reason, now, delay_ms, cause_json)
 else
   end_unit(unit, run, step, 'running', to, reason, now)
   check_step(run, step, now)

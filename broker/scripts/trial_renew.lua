@@ -1,7 +1,7 @@
 -- Renews the lease of a running unit and says what is wanted of it.
 -- uses: fc:unit:* fc:run:* fc:deadlines
 -- args: unit epoch nonce lease_ms
--- returns: CONTINUE now_ms | CANCEL now_ms | STOP now_ms | LOST state
+-- returns: CONTINUE now_ms | CANCEL now_ms | LOST state
 -- include: base
 local unit, epoch, nonce, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local now = now_ms()

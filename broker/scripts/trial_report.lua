@@ -1,5 +1,5 @@
 -- Stores one report of a running unit, with its checkpoint if one was committed; a repeat of a sequence number changes nothing.
--- uses: fc:unit:* fc:run:* fc:step:* fc:tail:* fc:rank:*
+-- uses: fc:unit:* fc:run:* fc:step:* fc:tail:* fc:rank:* fc:deadlines
 -- args: unit epoch nonce seq row_json last_json iteration value checkpoint_json lease_ms
 -- returns: CONTINUE | CANCEL | LOST state
 -- include: base
@@ -14,9 +14,9 @@ if seq > (tonumber(record[5]) or 0) then
   redis.call('HSET', key, 'seq', seq, 'last', last, 'iteration', iteration)
   redis.call('HINCRBY', key, 'rows', 1)
   if checkpoint ~= '' then redis.call('HSET', key, 'checkpoint', checkpoint, 'losses', 0) end
-  if value ~= '' then
-    local best, now_value = tonumber(record[6]), tonumber(value)
-    local mode = redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'mode')
+  local now_value = tonumber(value)
+  if now_value and now_value == now_value and math.abs(now_value) < math.huge then
+    local best, mode = tonumber(record[6]), redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'mode')
     if not best or (mode == 'max' and now_value > best) or (mode == 'min' and now_value < best) then
       redis.call('HSET', key, 'best', value, 'best_iteration', iteration, 'best_metrics', last, 'best_checkpoint', checkpoint)
       redis.call('ZADD', 'fc:rank:' .. run .. ':' .. step, value, unit)

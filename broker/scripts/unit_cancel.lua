@@ -1,5 +1,5 @@
 -- Cancels one unit: at once while it waits or is placed, through its guardian while it runs.
--- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:bucket:* fc:buckets fc:delayed fc:attention:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.*
+-- uses: fc:unit:* fc:run:* fc:step:* fc:boot:* fc:bucket:* fc:buckets fc:delayed fc:attention:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:shapes
 -- args: unit dispatch_ms
 -- returns: OK state | ENDED state | NOT_FOUND
 -- include: base tokens flow place lose
@@ -8,11 +8,14 @@ local key, now = 'fc:unit:' .. unit, now_ms()
 local record = as_map(redis.call('HGETALL', key))
 if not record.state then return { 'NOT_FOUND' } end
 local run, step = split_unit(unit)
-local step_state = redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'state')
 if ENDED[record.state] then return { 'ENDED', record.state } end
-if ENDED[step_state] then return { 'ENDED', 'cancelled' } end
-redis.call('HSET', key, 'wanted', 'cancel')
-event(run, now, 'wanted', 'unit', unit, 'wanted', 'cancel')
+-- Pending units of a cancelled run or an ended step were cancelled with it, by counter and without a write of their own.
+local is_dropped = ENDED[redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'state')] or redis.call('HGET', 'fc:run:' .. run, 'wanted') == 'cancel'
+if record.state == 'pending' and is_dropped then return { 'ENDED', 'cancelled' } end
+if record.wanted ~= 'cancel' then
+  redis.call('HSET', key, 'wanted', 'cancel')
+  event(run, now, 'wanted', 'unit', unit, 'wanted', 'cancel')
+end
 if record.state == 'pending' then
   local bucket = run .. ':' .. step .. ':' .. record.shape
   redis.call('ZREM', 'fc:bucket:' .. bucket, unit)

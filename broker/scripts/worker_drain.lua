@@ -1,5 +1,5 @@
 -- Takes a boot out of service: nothing more is placed there; what is placed and not claimed goes back.
--- uses: fc:boot:* fc:boots fc:alloc:* fc:used:* fc:offer:* fc:free fc:unit:* fc:run:* fc:step:* fc:active:* fc:deadlines fc:bucket:* fc:buckets fc:failed:* fc:rank:* fc:attempts:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.*
+-- uses: fc:boot:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:unit:* fc:run:* fc:step:* fc:active:* fc:deadlines fc:bucket:* fc:buckets fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:delayed fc:shapes
 -- args: boot reason dispatch_ms
 -- returns: OK | UNKNOWN
 -- include: base tokens flow place lose
@@ -9,6 +9,7 @@ local state = redis.call('HGET', key, 'state')
 if not state or state == 'gone' then return { 'UNKNOWN' } end
 redis.call('HSET', key, 'state', 'draining', 'accepting', '0')
 local rows = redis.call('HKEYS', 'fc:alloc:' .. boot)
+table.sort(rows)
 for i = 1, #rows do
   local unit, epoch = string.match(rows[i], '^(.*)@(%d+)$')
   local record = as_map(redis.call('HGETALL', 'fc:unit:' .. unit))

@@ -160,5 +160,5 @@ def submit_target(
 
     compiled = compile_target(target, overrides=overrides or {}, parameters=parameters or {})
     module = sys.modules.get(target.function.__module__)
-    where = storage or compiled.storage_path
+    where = compiled.storage_path if storage is None else storage
     return submit(compiled, name=name, storage=where, settings=settings, main_module=module)

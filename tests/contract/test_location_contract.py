@@ -1,4 +1,4 @@
-"""What every storage must do, run over a local folder and over fsspec's `memory://`."""
+"""What every storage must do, run over a local folder, fsspec's `memory://`, and fsspec over real folders."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from flowctl.storage.address import Address
 from flowctl.storage.errors import AlreadyExists, NotFound, StorageRefused
 from flowctl.storage.location import Location
+from flowctl.storage.remote import RemoteBackend
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "remote folder"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if request.param == "local":
         return Location.open(tmp_path / "store")
+    if request.param == "remote folder":  # fsspec over real folders, as sftp and the like have them
+        place = Address("file", str(tmp_path / "store"))
+        return Location(RemoteBackend(place), place)
     return Location.open(f"memory://{tmp_path.as_posix().strip('/')}/store")
 
 
@@ -158,7 +163,7 @@ def test_exclusive_writers_agree_on_one(location: Location) -> None:
         won = [number for number, is_mine in enumerate(pool.map(attempt, range(24))) if is_mine]
 
     assert location.read("claim").decode() in map(str, won)
-    if location.local_path() is not None:  # in memory, exclusive is a check followed by a write
+    if location.local_path() is not None:  # elsewhere, exclusive may be a check followed by a write
         assert len(won) == 1
 
 

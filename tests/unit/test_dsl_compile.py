@@ -265,7 +265,7 @@ def test_an_override_of_what_is_not_built_is_refused_as_such() -> None:
 def test_assignments_are_read_from_a_command_line() -> None:
     assert parse_assignments(["a=1", "b.c=x=y", "d="], option="--set") == {"a": "1", "b.c": "x=y", "d": ""}
     for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
-        with pytest.raises(DeclarationError, match="^--set: "):
+        with pytest.raises(DeclarationError, match=r"^--set: "):
             parse_assignments(wrong, option="--set")
 
 
@@ -281,7 +281,7 @@ def test_what_cannot_run_alone_is_refused() -> None:
     @experiment
     def needs_data(config: Any, data: Any) -> None: ...
 
-    with pytest.raises(DeclarationError, match="needs_data needs inputs.*'data'.*call it in a @flow"):
+    with pytest.raises(DeclarationError, match=r"needs_data needs inputs.*'data'.*call it in a @flow"):
         compile_target(needs_data)
     with pytest.raises(DeclarationError, match="a dict cannot be run"):
         compile_target({})

@@ -135,7 +135,8 @@ def test_all_built_keywords_are_kept_as_checked_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"max_retries": 4}, "no keyword 'max_retries'"),
+        ({"max_retries": 4}, "no keyword 'max_retries'; did you mean 'max_failures'?"),
+        ({"space": {}}, "did you mean 'param_space'?"),
         ({"resoruces": {"gpu": 1}}, "did you mean 'resources'?"),
         ({"samples": 4}, "did you mean 'num_samples'?"),
         ({"zzz": 1}, "known keywords: checkpoint"),

@@ -119,7 +119,7 @@ def use(output: Any, how: Callable[[Any], Any]) -> Any:
     ("how", "verb"),
     [
         (lambda out: list(out), "iterated"),
-        (lambda out: [one for one in out], "iterated"),
+        (lambda out: dict.fromkeys(out), "iterated"),
         (lambda out: [*out], "iterated"),
         (lambda out: 1 if out else 2, "used as a condition"),
         (lambda out: not out, "used as a condition"),
@@ -135,7 +135,7 @@ def use(output: Any, how: Callable[[Any], Any]) -> Any:
         (lambda out: out < 1, "compared"),
         (lambda out: f"{out}", "made into text"),
         (lambda out: str(out), "made into text"),
-        (lambda out: "%s" % out, "made into text"),
+        (lambda out: print(out), "made into text"),
         (lambda out: int(out), "made into a number"),
         (lambda out: range(out), "made into a number"),
         (lambda out: out(), "called"),
@@ -276,9 +276,9 @@ def test_parameters_of_other_types() -> None:
     @flow
     def typed(
         lr: float = 1,
-        names: list[str] = [],
+        names: list[str] = [],  # noqa: B006
         limit: int | None = None,
-        opts: dict[str, int] = {},
+        opts: dict[str, int] = {},  # noqa: B006
         free: Any = None,
     ) -> None:
         prepare()

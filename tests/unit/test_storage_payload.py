@@ -57,7 +57,8 @@ def run_elsewhere(data: bytes, tmp_path: Path, argument: object) -> object:
 
 def test_script_and_its_neighbours_travel_by_value(script: Import, tmp_path: Path) -> None:
     sources = {
-        "script_a": "import helper_a\nfrom pack_a.inner import K\ndef train(c):\n    return helper_a.twice(c), K().go()",
+        "script_a": "from helper_a import twice\nfrom pack_a.inner import K\n"
+        "def train(c):\n    return twice(c), K().go()",
         "helper_a": "import json\nN = 2\ndef twice(x):\n    return json.loads(json.dumps(x)) * N\n",
         "pack_a/__init__": "",
         "pack_a/inner": "class K:\n    def go(self):\n        return 'inner'\n",

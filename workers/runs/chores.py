@@ -1,4 +1,6 @@
-"""What any worker does for everybody, a bounded piece per beat: drains journals, writes left rows, finishes expansions of dead clients."""
+"""What any worker does for everybody, a bounded piece per beat: drains journals, writes left rows, finishes
+expansions of dead clients.
+"""
 
 import logging
 import os
@@ -59,7 +61,14 @@ class Chores:
         plan_step = folder.load_plan().step(step)
         until = time.monotonic() + 1.0
         while expanded < plan_step.total and time.monotonic() < until:
-            expanded = expand_chunk(broker, folder, plan_step, first=expanded, key_id=run_key(folder), python=str(folder.load_run()["python"]))
+            expanded = expand_chunk(
+                broker,
+                folder,
+                plan_step,
+                first=expanded,
+                key_id=run_key(folder),
+                python=str(folder.load_run()["python"]),
+            )
 
     def _leftovers(self, broker: Broker) -> None:
         for name in broker.client.srandmember("fc:leftovers", 10):

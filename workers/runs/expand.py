@@ -1,4 +1,5 @@
-"""Making a step's trials, a thousand at a time: first their records on storage, then in the server. Any process may go on with it.
+"""Making a step's trials, a thousand at a time: first their records on storage, then in the server. Any process may
+go on with it.
 
 The configurations are a pure function of the plan and the index, so that two who do the same chunk write the same.
 """
@@ -23,7 +24,9 @@ def shape_of(step: Step, *, python: str, key_id: str) -> tuple[str, str]:
 
 
 def expand_chunk(broker: Broker, folder: RunFolder, step: Step, *, first: int, key_id: str, python: str) -> int:
-    """Makes the trials from `first` to the end of its chunk; returns how many the step has then. Repeating it is harmless."""
+    """Makes the trials from `first` to the end of its chunk; returns how many the step has then. Repeating it is
+    harmless.
+    """
     start = first - first % CHUNK
     count = min(CHUNK, step.total - start)
     if step.kind == EXPERIMENT:

@@ -54,7 +54,10 @@ def _best(step: str, *, broker: Broker, run: str, run_folder: RunFolder) -> dict
     head = broker.client.zrange(rank, 0, 0, desc=record[1] == "max", withscores=True)
     if not head:
         metric = record[0] or ""
-        raise RefusedError(f"step '{step}' has no best trial: no completed trial has a finite '{metric}'", cure="give the experiment a metric and a mode")
+        raise RefusedError(
+            f"step '{step}' has no best trial: no completed trial has a finite '{metric}'",
+            cure="give the experiment a metric and a mode",
+        )
     score = head[0][1]
     ties = broker.client.zrangebyscore(rank, score, score)
     index = min(int(unit.rpartition(":")[2]) for unit in ties)
@@ -74,6 +77,11 @@ def _results(step: str, *, broker: Broker, run: str, run_folder: RunFolder) -> l
     for index in range(total):
         pipe.hmget(f"fc:unit:{unit_id(run, step, index)}", "state", "last")
     return [
-        {"index": index, "status": state, "config": run_folder.read_config(step, index), "metrics": json.loads(last or "{}")}
+        {
+            "index": index,
+            "status": state,
+            "config": run_folder.read_config(step, index),
+            "metrics": json.loads(last or "{}"),
+        }
         for index, (state, last) in enumerate(pipe.execute())
     ]

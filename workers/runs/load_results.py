@@ -77,13 +77,16 @@ def load_results(client: Any, run: RunView, folder: RunFolder, *, step: str | No
 def choose_step(run: RunView, step: str | None) -> StepView:
     """The step whose trials are meant."""
     names = [each.name for each in run.experiments] or [each.name for each in run.steps]
+    if not names:
+        raise DeclarationError(f"{run.run} has no steps", cure="its submission was cut short; submit it again")
     if step is None and len(names) != 1:
         raise DeclarationError(
             f"{run.run} has several experiments: {', '.join(names)}", cure=f"name one: {run.run}/{names[0]}"
         )
     found = run.step(step or names[0])
     if found is None:
-        raise DeclarationError(f"{run.run} has no step '{step}'", cure=f"it has {', '.join(names)}")
+        steps = ", ".join(each.name for each in run.steps)
+        raise DeclarationError(f"{run.run} has no step '{step}'", cure=f"it has {steps}")
     return found
 
 

@@ -1,4 +1,6 @@
-"""What a person orders from outside: cancel. Idempotent, at any moment; with no worker up, the server still knows what is wanted."""
+"""What a person orders from outside: cancel. Idempotent, at any moment; with no worker up, the server still knows
+what is wanted.
+"""
 
 from dataclasses import dataclass
 

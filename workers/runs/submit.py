@@ -1,6 +1,7 @@
 """Submitting a plan, in an order in which a crash at any point leaves either no run or one that goes on by itself.
 
-Name reserved → payload and plan on storage → run.json (from here the run exists) → the run in the server → its trials, chunk by chunk.
+Name reserved → payload and plan on storage → run.json (from here the run exists) → the run in the server → its
+trials, chunk by chunk.
 """
 
 import os
@@ -24,12 +25,22 @@ from flowctl.workers.runs.readable import readable_name
 
 
 def submit(
-    compiled: Compiled, *, name: str | None, storage: str | None, settings: Settings, main_module: ModuleType | None, only: str | None = None
+    compiled: Compiled,
+    *,
+    name: str | None,
+    storage: str | None,
+    settings: Settings,
+    main_module: ModuleType | None,
+    only: str | None = None,
 ) -> str:
-    """Submits and returns the run's id. Whatever is wrong is an error before anything is written. Raises FlowctlError."""
+    """Submits and returns the run's id. Whatever is wrong is an error before anything is written. Raises
+    FlowctlError.
+    """
     plan = compiled.plan
+    if name is not None:
+        run_id(name)
     payload = pickle_code(dict(compiled.code), main_module)
-    location = Location.open(storage or settings.storage)
+    location = Location.open(settings.storage if storage is None else storage)
     location.require_shared()
     location.probe()
     broker = Broker.connect(settings)
@@ -39,14 +50,25 @@ def submit(
     folder = RunFolder(location, run, keyring)
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     try:
-        folder.create({"name": given, "token": token, "python": python, "flow": plan.flow, "created_ms": _server_ms(broker)}, plan, payload)
+        folder.create(
+            {"name": given, "token": token, "python": python, "flow": plan.flow, "created_ms": _server_ms(broker)},
+            plan,
+            payload,
+        )
     except FlowctlError:
         broker.calls.run_unreserve(run, token=token)
         raise
     fields = {
-        "name": given, "location": location.url, "key_id": keyring.key_id, "python": python, "plan_digest": plan.digest, "flow": plan.flow or "",
-    }  # fmt: skip
-    reply = broker.calls.run_create(run, token=token, fields=fields, steps=[_step(step, python, keyring.key_id) for step in plan.steps])
+        "name": given,
+        "location": location.url,
+        "key_id": keyring.key_id,
+        "python": python,
+        "plan_digest": plan.digest,
+        "flow": plan.flow or "",
+    }
+    reply = broker.calls.run_create(
+        run, token=token, fields=fields, steps=[_step(step, python, keyring.key_id) for step in plan.steps]
+    )
     if reply.word != "OK":
         raise RefusedError(f"a run named '{given}' exists already", cure="give another --name")
     for step in plan.steps:
@@ -76,10 +98,17 @@ def _step(step: Step, python: str, key_id: str) -> dict[str, Any]:
     shape, shape_json = shape_of(step, python=python, key_id=key_id)
     losses = step.policy.max_worker_losses
     return {
-        "name": step.name, "kind": step.kind, "total": step.total, "after": list(step.after), "metric": step.metric, "mode": step.mode,
-        "max_failures": step.policy.max_failures, "max_worker_losses": "none" if losses is None else losses, "shape": shape,
+        "name": step.name,
+        "kind": step.kind,
+        "total": step.total,
+        "after": list(step.after),
+        "metric": step.metric or "",
+        "mode": step.mode or "",
+        "max_failures": step.policy.max_failures,
+        "max_worker_losses": "none" if losses is None else losses,
+        "shape": shape,
         "shape_json": shape_json,
-    }  # fmt: skip
+    }
 
 
 def _server_ms(broker: Broker) -> int:

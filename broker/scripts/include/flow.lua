@@ -54,6 +54,26 @@ local function drop_pending(run, step)
   redis.call('ZREM', 'fc:expanding', run .. ':' .. step)
 end
 
+-- Ends a step all of whose units have ended; returns whether it did.
+local function end_step(run, step, now)
+  local key = 'fc:step:' .. run .. ':' .. step
+  local record = redis.call('HMGET', key, 'state', 'total', 'expanded', 'completed', 'failed', 'cancelled', 'kind')
+  if ENDED[record[1]] or record[1] == 'waiting' then return false end
+  local total, completed, failed, cancelled = tonumber(record[2]), tonumber(record[4]), tonumber(record[5]), tonumber(record[6])
+  if tonumber(record[3]) < total or completed + failed + cancelled < total then return false end
+  if record[1] == 'ready' and completed > 0 then set_step(run, step, 'running', now) end
+  if cancelled > 0 and redis.call('HGET', 'fc:run:' .. run, 'wanted') == 'cancel' then
+    set_step(run, step, 'cancelled', now, 'cancelled')
+  elseif completed > 0 then
+    set_step(run, step, 'completed', now)
+  elseif failed > 0 then
+    set_step(run, step, 'failed', now, record[7] == 'stage' and 'failed' or 'no trial completed')
+  else
+    set_step(run, step, 'cancelled', now, 'cancelled')
+  end
+  return true
+end
+
 -- Works off a queue of steps that have just ended (depth of the graph, not of the stack).
 local function after_end(run, ended, now)
   local queue = { ended }
@@ -69,7 +89,11 @@ local function after_end(run, ended, now)
       local other = 'fc:step:' .. run .. ':' .. dependents[i]
       if redis.call('HGET', other, 'state') == 'waiting' then
         if state == 'completed' then
-          if redis.call('HINCRBY', other, 'deps_left', -1) == 0 then make_ready(run, dependents[i], now) end
+          if redis.call('HINCRBY', other, 'deps_left', -1) == 0 then
+            make_ready(run, dependents[i], now)
+            -- its units may all have been cancelled while it waited
+            if end_step(run, dependents[i], now) then queue[#queue + 1] = dependents[i] end
+          end
         else
           drop_pending(run, dependents[i])
           set_step(run, dependents[i], state == 'cancelled' and 'cancelled' or 'skipped', now, step .. ' ' .. state)
@@ -91,22 +115,5 @@ end
 
 -- Called after a unit of the step ended or the step was fully expanded.
 local function check_step(run, step, now)
-  local key = 'fc:step:' .. run .. ':' .. step
-  local record = redis.call('HMGET', key, 'state', 'total', 'expanded', 'completed', 'failed', 'cancelled', 'kind')
-  if ENDED[record[1]] or record[1] == 'waiting' then return end
-  local total, completed = tonumber(record[2]), tonumber(record[4])
-  if tonumber(record[3]) < total or completed + tonumber(record[5]) + tonumber(record[6]) < total then return end
-  if record[1] == 'ready' and completed > 0 then set_step(run, step, 'running', now) end
-  local wanted = redis.call('HGET', 'fc:run:' .. run, 'wanted')
-  if wanted == 'cancel' and tonumber(record[6]) > 0 then
-    set_step(run, step, 'cancelled', now, 'cancelled')
-  elseif completed > 0 then
-    set_step(run, step, 'completed', now)
-  elseif tonumber(record[5]) > 0 then
-    if redis.call('HGET', key, 'state') == 'ready' then set_step(run, step, 'running', now) end
-    set_step(run, step, 'failed', now, record[7] == 'stage' and 'failed' or 'no trial completed')
-  else
-    set_step(run, step, 'cancelled', now, 'cancelled')
-  end
-  after_end(run, step, now)
+  if end_step(run, step, now) then after_end(run, step, now) end
 end

@@ -23,6 +23,15 @@ local function serves(boot, shape, run)
   return false
 end
 
+-- The boot's message template is read once per call. Returns false for a boot whose record is gone: nothing can be sent there.
+local function can_send(boot)
+  if boot.template == nil then
+    local record = redis.call('HMGET', 'fc:boot:' .. boot.id, 'template', 'queue')
+    boot.template, boot.queue = record[1] or false, record[2] or false
+  end
+  return boot.template and boot.queue
+end
+
 local function put(unit, boot, shape, dispatch_ms, now)
   local run, step = split_unit(unit)
   local key = 'fc:unit:' .. unit
@@ -35,8 +44,7 @@ local function put(unit, boot, shape, dispatch_ms, now)
   book(boot.id, unit, epoch, shape.need, 'held', now)
   for dim, n in pairs(shape.need) do boot.f[dim] = (boot.f[dim] or 0) - n end
   boot.changed = true
-  local text, queue = message_of(boot.id, unit, epoch)
-  redis.call('LPUSH', queue, text)
+  redis.call('LPUSH', boot.queue, message_text(boot.template, unit, epoch))
   event(run, now, 'trial', 'unit', unit, 'from', 'pending', 'to', 'placed', 'epoch', epoch, 'boot', boot.id)
 end
 
@@ -63,18 +71,18 @@ local function place(only, limit, cursor, dispatch_ms, now)
       if n > (largest[dim] or 0) then largest[dim] = n end
     end
   end
-  local shapes, placed = {}, 0
+  local shapes, placed, looked = {}, 0, 0
   for i = 1, #names do
     local run, _, id = string.match(names[i], '^([^:]+):([^:]+):([^:]+)$')
-    if not shapes[id] then shapes[id] = cjson.decode(redis.call('HGET', 'fc:shapes', id)) end
+    if not shapes[id] then shapes[id] = cjson.decode(redis.call('HGET', 'fc:shapes', id) or '{"need":{"?":1}}') end
     local shape = shapes[id]
     if fits(shape.need, largest) then
       local bucket = 'fc:bucket:' .. names[i]
       local candidates = {}
       for j = 1, #boots do
-        if serves(boots[j], shape, run) and fits(shape.need, boots[j].f) then candidates[#candidates + 1] = boots[j] end
+        if fits(shape.need, boots[j].f) and serves(boots[j], shape, run) and can_send(boots[j]) then candidates[#candidates + 1] = boots[j] end
       end
-      while #candidates > 0 and placed < limit do
+      while #candidates > 0 and looked < limit do
         local best = 1
         for j = 2, #candidates do
           if (candidates[j].f.slot or 0) > (candidates[best].f.slot or 0) then best = j end
@@ -82,12 +90,15 @@ local function place(only, limit, cursor, dispatch_ms, now)
         local first = redis.call('ZRANGE', bucket, 0, 0)[1]
         if not first then break end
         redis.call('ZREM', bucket, first)
-        put(first, candidates[best], shape, dispatch_ms, now)
-        placed = placed + 1
+        looked = looked + 1
+        if redis.call('HGET', 'fc:unit:' .. first, 'state') == 'pending' then
+          put(first, candidates[best], shape, dispatch_ms, now)
+          placed = placed + 1
+        end
         if not fits(shape.need, candidates[best].f) then table.remove(candidates, best) end
       end
       if redis.call('EXISTS', bucket) == 0 then redis.call('ZREM', 'fc:buckets', names[i]) end
-      if placed >= limit then break end
+      if looked >= limit then break end
     end
   end
   for j = 1, #boots do
@@ -97,6 +108,6 @@ local function place(only, limit, cursor, dispatch_ms, now)
       }))
     end
   end
-  if placed >= limit or #names < MAX_BUCKETS then return placed, 0 end
+  if looked >= limit or #names < MAX_BUCKETS then return placed, 0 end
   return placed, cursor + MAX_BUCKETS
 end

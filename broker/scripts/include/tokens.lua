@@ -38,12 +38,47 @@ local function orphan(boot, unit, epoch)
   redis.call('HSET', 'fc:alloc:' .. boot, unit .. '@' .. epoch, cjson.encode(value))
 end
 
+-- Detected units that no boot of the machine offers any more go to the boots that detected them too, the longest known first.
+-- Offers only grow here, so that what is booked stays covered.
+local function share_machine(machine)
+  local boots, started = {}, {}
+  local all = redis.call('ZRANGE', 'fc:boots', 0, -1)
+  for i = 1, #all do
+    local record = redis.call('HMGET', 'fc:boot:' .. all[i], 'machine', 'started_ms')
+    if record[1] == machine then
+      boots[#boots + 1] = all[i]
+      started[all[i]] = tonumber(record[2]) or 0
+    end
+  end
+  table.sort(boots, function(a, b)
+    if started[a] ~= started[b] then return started[a] < started[b] end
+    return a < b
+  end)
+  for i = 1, #boots do
+    local grown = false
+    for dim, left in pairs(cjson.decode(redis.call('HGET', 'fc:boot:' .. boots[i], 'detected') or '{}')) do
+      for j = 1, #boots do
+        if j ~= i then left = left - count('fc:offer:' .. boots[j], dim) end
+      end
+      if left > count('fc:offer:' .. boots[i], dim) then
+        redis.call('HSET', 'fc:offer:' .. boots[i], dim, left)
+        grown = true
+      end
+    end
+    if grown then store_free(boots[i]) end
+  end
+end
+
+local function message_text(template, unit, epoch)
+  local text = string.gsub(template, '@@UNIT@@', unit)
+  text = string.gsub(text, '@@EPOCH@@', tostring(epoch))
+  return text
+end
+
 local function message_of(boot, unit, epoch)
   local record = redis.call('HMGET', 'fc:boot:' .. boot, 'template', 'queue')
-  if not record[1] then return nil end
-  local text = string.gsub(record[1], '@@UNIT@@', unit)
-  text = string.gsub(text, '@@EPOCH@@', tostring(epoch))
-  return text, record[2]
+  if not record[1] or not record[2] then return nil end
+  return message_text(record[1], unit, epoch), record[2]
 end
 
 -- Removes exactly the message of (unit, epoch), wherever Celery has it.

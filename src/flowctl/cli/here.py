@@ -99,7 +99,8 @@ def _location(broker: Broker, run: str) -> str:
 def _next_commands(snap: Snapshot) -> list[str]:
     run = snap.run.run
     best = next(iter(snap.best.values()), None)
-    trial = snap.run.label(best.step, best.index) if best else snap.run.label(snap.run.steps[-1].name, 0)
+    last = snap.run.steps[-1].name
+    trial = snap.run.label(best.step, best.index) if best else snap.run.label(last, 0)
     lines = [f"results: flowctl results {run}", f"log: flowctl logs {trial}"]
     if is_terminal():
         lines.insert(0, "")

@@ -36,7 +36,7 @@ def submit_prepared(prepared: Prepared, *, name: str | None, storage: str | None
     """Submit; returns the run's id."""
     from flowctl.workers.runs.submit import submit
 
-    where = storage or prepared.compiled.storage_path
+    where = prepared.compiled.storage_path if storage is None else storage
     return submit(prepared.compiled, name=name, storage=where, settings=settings, main_module=prepared.script.module)
 
 

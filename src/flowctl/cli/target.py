@@ -118,5 +118,5 @@ def _unknown_run(client: Any, text: str) -> UnknownTarget:
 
 
 def _example(run: RunView) -> str:
-    step = (run.experiments or run.steps)[0]
-    return run.label(step.name, 0)
+    steps = run.experiments or run.steps
+    return run.label(steps[0].name, 0) if steps else f"{run.run}/0"

@@ -1,0 +1,132 @@
+"""What placement costs the server: a batch from 1,000, 10,000 and 100,000 pending trials of 20 shapes, and a call where nothing fits.
+
+Times are the server's own (commandstats), so that neither the client nor the way there counts.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from measurement import ROUNDS, Measurement, note
+from private_home import private_home
+
+from flowctl.broker.calls import Reply
+from flowctl.broker.store import Broker
+
+PENDING = (1_000, 10_000, 100_000)
+WORKERS = (1, 100)
+SHAPES = 20
+BATCH = 50
+CHUNK = 1_000
+NOTHING_FITS_MS = 1.0
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+KEY = "0" * 16
+TEMPLATE = json.dumps({"body": '[["@@UNIT@@", "@@EPOCH@@"], {}, {}]', "headers": {"id": "@@UNIT@@.@@EPOCH@@", "x": "x" * 700}})
+
+Vector = dict[str, int]
+
+
+def main() -> None:
+    batches: dict[int, dict[int, float]] = {n: {} for n in WORKERS}
+    nothing: dict[str, float] = {}
+    placed_each: dict[int, float] = {}
+    with private_home() as settings:
+        broker = Broker.connect(settings)
+        for workers in WORKERS:
+            for pending in PENDING:
+                _fill(broker, offers=_roomy(workers), needs=_shapes(), pending=pending)
+                calls = [_timed(broker, lambda: _pass(broker)) for _ in range(ROUNDS)]
+                batches[workers][pending] = median(ms for ms, _ in calls)
+                placed_each[workers] = median(reply.value["placed"] for _, reply in calls)
+                _fill(broker, offers=_torn(workers), needs=_torn_shapes(), pending=pending)
+                ms, reply = min((_timed(broker, lambda: _pass(broker)) for _ in range(4 * ROUNDS)), key=lambda call: -call[0])
+                waits = [_timed(broker, lambda: _pass(broker))[0] for _ in range(4 * ROUNDS)]
+                if reply.value["placed"]:
+                    raise RuntimeError("something was placed where nothing fits")
+                nothing[f"{workers} workers, {pending} pending"] = median(waits)
+                note(f"{workers} workers, {pending} pending: batch {batches[workers][pending]:.2f} ms, nothing fits {median(waits):.3f} ms")
+    few, many = batches[100][PENDING[0]], batches[100][PENDING[-1]]
+    Measurement(
+        "placement", many, f"ms of the server per batch of {BATCH}, 100 workers, 100,000 pending", few, 2 * few,
+        others={
+            "nothing_fits_ms": (max(nothing.values()), NOTHING_FITS_MS),
+            "one_worker_batch_ms": (batches[1][PENDING[-1]], 2 * batches[1][PENDING[0]]),
+        },
+        details={
+            "shapes": SHAPES, "batch_ms": {f"{n} workers": {str(p): ms for p, ms in found.items()} for n, found in batches.items()},
+            "us_per_trial_placed": many * 1000 / BATCH, "placed_per_call": {str(n): placed for n, placed in placed_each.items()},
+            "nothing_fits_ms": nothing,
+        },
+    ).say()  # fmt: skip
+
+
+def _shapes() -> list[Vector]:
+    """Large ones first, so that a batch runs through several buckets: each fits only on the workers that are large enough."""
+    return [{"cpu": (SHAPES - i) * 5_000, "slot": 10_000, **({"license": 10_000} if i % 4 == 3 else {})} for i in range(SHAPES)]
+
+
+def _roomy(workers: int) -> list[Vector]:
+    """Room for every batch of the rounds: one giant, or a hundred of ten sizes, a third of them with licenses."""
+    if workers == 1:
+        return [{"cpu": 10**7, "slot": 10**7, "license": 10**7}]
+    return [
+        {"cpu": (1 + i % 10) * 15_000, "slot": 80_000, **({"license": 20_000} if i % 3 == 0 else {})} for i in range(workers)
+    ]
+
+
+def _torn_shapes() -> list[Vector]:
+    return [{"cpu": 10_000 + i * 500, "license": 10_000, "slot": 10_000} for i in range(SHAPES)]
+
+
+def _torn(workers: int) -> list[Vector]:
+    """The dearest refusal: each thing that is asked for is free somewhere, and nowhere are all of them, so every pair is looked at."""
+    if workers == 1:
+        return [{"cpu": 640_000, "slot": 100_000}]
+    return [{"slot": 100_000, **({"cpu": 640_000} if i % 2 else {"license": 100_000})} for i in range(workers)]
+
+
+def _fill(broker: Broker, *, offers: list[Vector], needs: list[Vector], pending: int) -> None:
+    """A fresh store with these workers, accepting, and a run whose trials all wait."""
+    calls = broker.calls
+    broker.client.flushdb()
+    calls.store_open(schema="1", store_id="bench")
+    for number, offer in enumerate(offers):
+        boot = f"{number:016x}"
+        fields = {
+            "worker": f"w{number}", "host": "h", "machine": f"m{number}", "pid": "1", "queue": f"fcq.{boot}", "template": TEMPLATE,
+            "python": PYTHON, "keys": json.dumps([KEY]), "slots": "10", "version": "0", "only": "",
+        }  # fmt: skip
+        calls.worker_register(boot, fields=fields, detected={}, declared=offer, running=[], swept=True)
+        calls.worker_beat(boot, accepting=True, running=[])
+    steps: list[dict[str, Any]] = [
+        {
+            "name": f"s{i:02d}", "kind": "experiment", "total": pending // SHAPES, "after": [], "metric": "loss", "mode": "min", "max_failures": 0,
+            "max_worker_losses": 3, "shape": f"{i:016x}", "shape_json": json.dumps({"need": need, "python": PYTHON, "key": KEY}),
+        }
+        for i, need in enumerate(needs)
+    ]  # fmt: skip
+    calls.run_create("bench", token="t", fields={"name": "bench", "location": "file:///nowhere"}, steps=steps)
+    for step in steps:
+        for first in range(0, step["total"], CHUNK):
+            count = min(CHUNK, step["total"] - first)
+            calls.trials_add("bench", step["name"], first=first, n=count, shape=step["shape"], limit=0)
+
+
+def _pass(broker: Broker) -> Reply:
+    """A full pass over all workers. It is allowed once a second; the mark of the last one is put back instead of waiting."""
+    return broker.calls.tick(limit=BATCH)
+
+
+def _timed(broker: Broker, call: Callable[[], Reply]) -> tuple[float, Reply]:
+    """(ms that the server spent in the script, its reply)."""
+    broker.client.hset("fc:tick", mapping={"full_ms": 0, "cursor": 0})
+    broker.client.config_resetstat()
+    reply = call()
+    stats = broker.client.info("commandstats")
+    return sum(stats[name]["usec"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats) / 1000, reply
+
+
+if __name__ == "__main__":
+    main()
