@@ -5,14 +5,12 @@ Times are the server's own (commandstats), so that neither the client nor the wa
 
 import json
 import sys
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 from measurement import ROUNDS, Measurement, note
 from private_home import private_home
 
-from flowctl.broker.calls import Reply
 from flowctl.broker.store import Broker
 
 PENDING = (1_000, 10_000, 100_000)
@@ -31,22 +29,14 @@ Vector = dict[str, int]
 def main() -> None:
     batches: dict[int, dict[int, float]] = {n: {} for n in WORKERS}
     nothing: dict[str, float] = {}
-    placed_each: dict[int, float] = {}
     with private_home() as settings:
         broker = Broker.connect(settings)
         for workers in WORKERS:
             for pending in PENDING:
-                _fill(broker, offers=_roomy(workers), needs=_shapes(), pending=pending)
-                calls = [_timed(broker, lambda: _pass(broker)) for _ in range(ROUNDS)]
-                batches[workers][pending] = median(ms for ms, _ in calls)
-                placed_each[workers] = median(reply.value["placed"] for _, reply in calls)
-                _fill(broker, offers=_torn(workers), needs=_torn_shapes(), pending=pending)
-                ms, reply = min((_timed(broker, lambda: _pass(broker)) for _ in range(4 * ROUNDS)), key=lambda call: -call[0])
-                waits = [_timed(broker, lambda: _pass(broker))[0] for _ in range(4 * ROUNDS)]
-                if reply.value["placed"]:
-                    raise RuntimeError("something was placed where nothing fits")
-                nothing[f"{workers} workers, {pending} pending"] = median(waits)
-                note(f"{workers} workers, {pending} pending: batch {batches[workers][pending]:.2f} ms, nothing fits {median(waits):.3f} ms")
+                batches[workers][pending] = median(_batch_ms(broker, workers=workers, pending=pending) for _ in range(ROUNDS))
+                nothing[f"{workers} workers, {pending} pending"] = _nothing_fits_ms(broker, workers=workers, pending=pending)
+                note(f"{workers} workers, {pending} pending: " + f"batch {batches[workers][pending]:.2f} ms, nothing fits " +
+                     f"{nothing[f'{workers} workers, {pending} pending']:.3f} ms")
     few, many = batches[100][PENDING[0]], batches[100][PENDING[-1]]
     Measurement(
         "placement", many, f"ms of the server per batch of {BATCH}, 100 workers, 100,000 pending", few, 2 * few,
@@ -56,10 +46,27 @@ def main() -> None:
         },
         details={
             "shapes": SHAPES, "batch_ms": {f"{n} workers": {str(p): ms for p, ms in found.items()} for n, found in batches.items()},
-            "us_per_trial_placed": many * 1000 / BATCH, "placed_per_call": {str(n): placed for n, placed in placed_each.items()},
+            "us_per_trial_placed": many * 1000 / BATCH,
             "nothing_fits_ms": nothing,
         },
     ).say()  # fmt: skip
+
+
+def _batch_ms(broker: Broker, *, workers: int, pending: int) -> float:
+    """The first pass over a fresh store. What fits bounds each bucket's share, so that it is the same batch whatever waits."""
+    _fill(broker, offers=_roomy(workers), needs=_shapes(), pending=pending)
+    ms, placed = _timed_pass(broker)
+    if placed != BATCH:
+        raise RuntimeError(f"{placed} were placed, not a batch of {BATCH}")
+    return ms
+
+
+def _nothing_fits_ms(broker: Broker, *, workers: int, pending: int) -> float:
+    _fill(broker, offers=_torn(workers), needs=_torn_shapes(), pending=pending)
+    calls = [_timed_pass(broker) for _ in range(4 * ROUNDS)]
+    if any(placed for _, placed in calls):
+        raise RuntimeError("something was placed where nothing fits")
+    return median(ms for ms, _ in calls)
 
 
 def _shapes() -> list[Vector]:
@@ -70,7 +77,7 @@ def _shapes() -> list[Vector]:
 def _roomy(workers: int) -> list[Vector]:
     """Room for every batch of the rounds: one giant, or a hundred of ten sizes, a third of them with licenses."""
     if workers == 1:
-        return [{"cpu": 10**7, "slot": 10**7, "license": 10**7}]
+        return [{"cpu": 10**8, "slot": 10**8, "license": 10**8}]
     return [
         {"cpu": (1 + i % 10) * 15_000, "slot": 80_000, **({"license": 20_000} if i % 3 == 0 else {})} for i in range(workers)
     ]
@@ -99,7 +106,6 @@ def _fill(broker: Broker, *, offers: list[Vector], needs: list[Vector], pending:
             "python": PYTHON, "keys": json.dumps([KEY]), "slots": "10", "version": "0", "only": "",
         }  # fmt: skip
         calls.worker_register(boot, fields=fields, detected={}, declared=offer, running=[], swept=True)
-        calls.worker_beat(boot, accepting=True, running=[])
     steps: list[dict[str, Any]] = [
         {
             "name": f"s{i:02d}", "kind": "experiment", "total": pending // SHAPES, "after": [], "metric": "loss", "mode": "min", "max_failures": 0,
@@ -112,20 +118,20 @@ def _fill(broker: Broker, *, offers: list[Vector], needs: list[Vector], pending:
         for first in range(0, step["total"], CHUNK):
             count = min(CHUNK, step["total"] - first)
             calls.trials_add("bench", step["name"], first=first, n=count, shape=step["shape"], limit=0)
+    for number in range(len(offers)):
+        calls.worker_beat(f"{number:016x}", accepting=True, running=[], limit=0)
 
 
-def _pass(broker: Broker) -> Reply:
-    """A full pass over all workers. It is allowed once a second; the mark of the last one is put back instead of waiting."""
-    return broker.calls.tick(limit=BATCH)
+def _timed_pass(broker: Broker) -> tuple[float, int]:
+    """(ms that the server spent on a full pass over all workers, trials that it placed).
 
-
-def _timed(broker: Broker, call: Callable[[], Reply]) -> tuple[float, Reply]:
-    """(ms that the server spent in the script, its reply)."""
+    A pass is due once a second; the mark of the last one is put back instead of waiting.
+    """
     broker.client.hset("fc:tick", mapping={"full_ms": 0, "cursor": 0})
     broker.client.config_resetstat()
-    reply = call()
+    placed = int(broker.calls.tick(limit=BATCH).value["placed"])
     stats = broker.client.info("commandstats")
-    return sum(stats[name]["usec"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats) / 1000, reply
+    return sum(stats[name]["usec"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats) / 1000, placed
 
 
 if __name__ == "__main__":

@@ -107,8 +107,11 @@ class RunView:
         return {**sums, "total": sum(step.total for step in self.steps)}
 
     def label(self, step: str, index: int) -> str:
-        """How a person names this trial: RUN/7 where one experiment makes that clear, RUN/step/7 otherwise."""
+        """How a person names a unit: RUN/7 in the only experiment, RUN/step/7 in one of several, RUN/step a stage."""
         only = self.experiments
+        known = self.step(step)
+        if known is not None and not known.is_experiment and not step.isdigit():
+            return f"{self.run}/{step}"
         if len(only) == 1 and only[0].name == step:
             return f"{self.run}/{index}"
         return f"{self.run}/{step}/{index}"

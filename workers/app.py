@@ -107,15 +107,12 @@ def _prepare(conf: Any = None, options: Any = None, instance: Any = None, **_: A
 
 
 class Beating(bootsteps.StartStopStep):  # type: ignore[misc]
-    """The worker's own thread: from after the pool has forked until the pool is gone."""
+    """The worker's own thread: begun after the pool has forked; it lasts until the pool is gone (see `_farewell`)."""
 
     requires = (Pool,)
 
     def start(self, parent: Any) -> None:
         Node.current().begin()
-
-    def stop(self, parent: Any) -> None:
-        Node.current().end()
 
     def terminate(self, parent: Any) -> None:
         Node.current().end()
@@ -140,6 +137,11 @@ app.steps["consumer"].add(Accepting)
 @signals.worker_shutting_down.connect
 def _drain(**_: Any) -> None:
     Node.current().drain()
+
+
+@signals.worker_shutdown.connect
+def _farewell(**_: Any) -> None:
+    Node.current().end()
 
 
 @signals.after_setup_logger.connect

@@ -37,6 +37,7 @@ from flowctl.workers.process import Exit, TrialProcess
 from flowctl.workers.rows import RowLog
 
 HANDBACK_DELAY_MS = 5000
+PUBLISH_RETRY_S = 0.5
 log = logging.getLogger("flowctl")
 
 
@@ -57,8 +58,8 @@ def guard(
         if claimed is None:
             return
         folder = identity.folder / f"{identity.boot}-{lease.fence.nonce}"
-        folder.mkdir(mode=0o700)
         try:
+            folder.mkdir(mode=0o700)
             Guardian(
                 claimed,
                 lease=lease,
@@ -68,6 +69,16 @@ def guard(
                 folder=folder,
                 stop_grace_s=stop_grace_s,
             ).carry()
+        except OSError as error:  # this machine cannot carry it now: no disk, no descriptors, no processes
+            log.exception("cannot carry %s", unit)
+            reason = f"worker {identity.worker} cannot carry it: {error}"
+            _publish(lambda: broker.calls.trial_handback(lease.fence, reason=reason, delay_ms=HANDBACK_DELAY_MS))
+        except Exception as error:
+            log.exception("the guardian of %s failed", unit)
+            text = f"its guardian on {identity.worker} failed: {type(error).__name__}: {error}"
+            _publish(
+                lambda: broker.calls.trial_release(lease.fence, boot=identity.boot, cause="guardian_lost", text=text)
+            )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -367,7 +378,7 @@ class Guardian:
 
     def _finish(self, decision: Decision) -> None:
         last = "" if self.rows.last is None else json.dumps(self.rows.last, separators=(",", ":"))
-        self._publish(
+        _publish(
             lambda: self.calls.trial_finish(
                 self.fence,
                 to=decision.to,
@@ -381,9 +392,7 @@ class Guardian:
         )
 
     def _hand_back(self, reason: str, *, delay_ms: int = 0, is_counted: bool = False) -> None:
-        self._publish(
-            lambda: self.calls.trial_handback(self.fence, reason=reason, delay_ms=delay_ms, counted=is_counted)
-        )
+        _publish(lambda: self.calls.trial_handback(self.fence, reason=reason, delay_ms=delay_ms, counted=is_counted))
 
     def _adopt(self, prepared: Prepared) -> None:
         """An earlier attempt decided the trial and died before it could publish that: it is published now; no user code
@@ -391,7 +400,7 @@ class Guardian:
         outcome = prepared.adopted
         assert outcome is not None
         last = "" if outcome.last is None else json.dumps(encode(outcome.last, "last"), separators=(",", ":"))
-        self._publish(
+        _publish(
             lambda: self.calls.trial_finish(
                 self.fence,
                 to=outcome.status,
@@ -404,16 +413,15 @@ class Guardian:
             )
         )
 
-    def _publish(self, call: Callable[[], Reply]) -> None:
-        """Says it until the server has answered: every such script takes a repeat as one."""
-        while True:
-            try:
-                reply = call()
-            except NoContact:
-                time.sleep(0.5)
-                continue
-            if reply.word == "LOST":
-                log.warning(
-                    "%s epoch %s is no longer ours; a later attempt adopts it", self.fence.unit, self.fence.epoch
-                )
-            return
+
+def _publish(call: Callable[[], Reply]) -> None:
+    """Says it until the server has answered: every such script takes a repeat as one."""
+    while True:
+        try:
+            reply = call()
+        except NoContact:
+            time.sleep(PUBLISH_RETRY_S)
+            continue
+        if reply.word == "LOST":
+            log.warning("an attempt that ended is no longer ours: a later one adopts what it wrote")
+        return

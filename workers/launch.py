@@ -3,6 +3,7 @@ equal.
 """
 
 import os
+import warnings
 from dataclasses import dataclass
 
 
@@ -29,7 +30,12 @@ def main(options: Options) -> int:
     ):
         if value is not None:
             os.environ[variable] = str(value)
+    from celery.platforms import SecurityWarning
+
     from flowctl.workers.app import app, default_slots
+
+    # Celery warns root of pickled messages; ours are JSON, and containers run as root.
+    warnings.simplefilter("ignore", SecurityWarning)
 
     worker = app.Worker(
         hostname=f"flowctl-{os.getpid()}@%h",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from flowctl.broker.settings import Settings
+from flowctl.broker.store import Broker
 
 
 class LocalWorker:
@@ -54,6 +55,14 @@ class LocalWorker:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def dismiss(self, broker: Broker) -> None:
+        """Ends it at once when its only run has ended: nothing runs there, and its starter can say so for certain."""
+        self.kill()
+        for boot in broker.client.zrange("fc:boots", 0, -1):
+            pid, only = broker.client.hmget(f"fc:boot:{boot}", "pid", "only")
+            if pid == str(self.pid) and only:
+                broker.calls.worker_leave(boot, text="its run has ended")
 
     def kill(self) -> None:
         """Ends it at once. Its pool processes and their trials die with it."""

@@ -47,6 +47,7 @@ class Node:
         self._accepting = False
         self._draining = False
         self._over = threading.Event()
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._brokers: dict[int, Broker] = {}
 
@@ -110,16 +111,19 @@ class Node:
     def accept(self, accepting: bool) -> None:
         """Whether the consumer listens."""
         self._accepting = accepting
+        self._wake.set()
 
     def drain(self) -> None:
         """No more work; what runs is asked to end and goes back with what it saved."""
         self._draining = True
+        self._wake.set()
 
     def end(self) -> None:
         """The pool is gone: says goodbye, so that nothing waits for a lease."""
         if self._over.is_set():
             return
         self._over.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
         try:
@@ -181,7 +185,9 @@ class Node:
         broker: Broker | None = None
         chores = Chores(settings=self.settings, keyring=self.keyring, owner=self.identity.boot)
         drained = False
-        while not self._over.wait(BEAT_S * random.uniform(0.8, 1.0)):
+        while not self._over.is_set():
+            self._wake.wait(BEAT_S * random.uniform(0.8, 1.0))
+            self._wake.clear()
             try:
                 if broker is None:
                     broker = Broker.connect(self.settings, start=False)

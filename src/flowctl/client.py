@@ -133,8 +133,11 @@ class Launcher:
         from flowctl.local_run import LocalRun
 
         handle = self.submit(target, name=name, **options)
-        with LocalRun(handle.run, broker=handle._broker, settings=handle._settings):
-            handle.wait(raise_on_failure=raise_on_failure)
+        with LocalRun(handle.run, broker=handle._broker, settings=handle._settings) as local:
+            handle.wait(raise_on_failure=False)
+            local.dismiss()
+        if raise_on_failure:
+            handle.wait()
         return handle.results()
 
 

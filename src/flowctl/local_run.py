@@ -9,7 +9,7 @@ from pathlib import Path
 from flowctl.broker.connection import translated
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
-from flowctl.broker.view import now_ms
+from flowctl.broker.view import load_run, now_ms
 from flowctl.broker.worker_view import WorkerView, load_workers
 from flowctl.dsl.errors import FlowctlError
 from flowctl.workers.local import LocalWorker
@@ -39,7 +39,7 @@ class LocalRun:
         return self._worker is not None
 
     def __enter__(self) -> LocalRun:
-        if self._resources or not self._find():
+        if not self._has_ended() and (self._resources or not self._find()):
             self._worker = LocalWorker.start(self._settings, run=self.run, resources=self._resources)
         return self
 
@@ -62,11 +62,23 @@ class LocalRun:
             self._worker.stop(grace_s)
             self._worker = None
 
+    def dismiss(self) -> None:
+        """The run has ended: a worker that took only this run is ended at once."""
+        if self._worker is not None:
+            with translated(self._broker.url):
+                self._worker.dismiss(self._broker)
+            self._worker = None
+
     def kill(self) -> None:
         """End it at once, with everything that it runs."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+
+    def _has_ended(self) -> bool:
+        with translated(self._broker.url):
+            found = load_run(self._broker.client, self.run)
+        return found is not None and found.ended
 
     def _find(self) -> WorkerView | None:
         """A worker of this machine that can take the run now."""

@@ -56,17 +56,29 @@ def sweep(client: Any, server: BrokerURL, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def _trials(keys: Keys, folder: RunFolder, boot: str, tmp_path: Path) -> None:
-    ran = {"attempts": 1, "worker": "w1", "boot": boot, "first_started_ms": 1_000, "started_ms": 1_000}
+    ran: dict[str, Any] = {"attempts": 1, "worker": "w1", "boot": boot, "first_started_ms": 1_000, "started_ms": 1_000}
     attempt = attempt_of(folder, 1, index=0)
     claim(attempt)
     attempt.write_rows(1, [row(1, loss=0.9), row(2, loss=0.5)])
     (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt/weights").write_text("w")
     ref = commit(attempt, tmp_path / "ckpt", 2).to_json()
-    best = {"best": 0.5, "best_iteration": 2, "best_metrics": {"loss": 0.5}, "best_checkpoint": ref, "checkpoint": ref}
-    done = {"ended_ms": 3_500, "rows": 2, "iteration": 2, "last": {"loss": 0.5}, "reason": "finished"}
+    best: dict[str, Any] = {
+        "best": 0.5,
+        "best_iteration": 2,
+        "best_metrics": {"loss": 0.5},
+        "best_checkpoint": ref,
+        "checkpoint": ref,
+    }
+    done: dict[str, Any] = {"ended_ms": 3_500, "rows": 2, "iteration": 2, "last": {"loss": 0.5}, "reason": "finished"}
     keys.client.zadd("fc:rank:r:train", {keys.add_unit(0, "completed", **ran, **best, **done): 0.5})
-    killed = {"ended_ms": 9_000, "rows": 1, "iteration": 1, "last": {"loss": NAN, "late": 1}, "reason": "error"}
+    killed: dict[str, Any] = {
+        "ended_ms": 9_000,
+        "rows": 1,
+        "iteration": 1,
+        "last": {"loss": NAN, "late": 1},
+        "reason": "error",
+    }
     unit = keys.add_unit(1, "failed", **ran, **killed, cause={"kind": "signal", "signal": 9}, fails=1)
     tail = {**row(1, loss=NAN, late=1), "epoch": 1, "nonce": "0" * 15 + "7"}
     keys.client.rpush(f"fc:tail:{unit}", json.dumps(tail))

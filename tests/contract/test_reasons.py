@@ -66,7 +66,7 @@ def test_lost_contact(client: Any, keys: Keys) -> None:
     ("fields", "text"),
     [({"state": "draining"}, "w1 is draining"), ({"accepting": "0"}, "w1 has not begun to take work")],
 )
-def test_not_accepting(client: Any, keys: Keys, fields: dict[str, str], text: str) -> None:
+def test_not_accepting(client: Any, keys: Keys, fields: dict[str, Any], text: str) -> None:
     keys.add_worker("w1", OFFER, **fields)
 
     assert (only(client).kind, only(client).text) == ("not_accepting", text)

@@ -192,5 +192,5 @@ def test_every_entry_is_the_command_of_its_name() -> None:
 
     context = click.Context(cli)
     for entry in ENTRIES:
-        command = cli.get_command(context, entry.name)  # type: ignore[attr-defined]
+        command = cli.get_command(context, entry.name)
         assert command is not None and command.name == entry.name

@@ -157,7 +157,7 @@ def test_labels_name_the_step_only_where_it_is_needed() -> None:
 
     assert run().label("train", 7) == "r/7"
     assert several.label("train", 7) == "r/train/7"
-    assert run(step(), step("prepare", kind="stage")).label("prepare", 0) == "r/prepare/0"
+    assert run(step(), step("prepare", kind="stage")).label("prepare", 0) == "r/prepare"
 
 
 def test_status_tells_everything_that_matters() -> None:

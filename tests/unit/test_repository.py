@@ -180,12 +180,16 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 @pytest.mark.timeout(300)
 def test_wheel_holds_the_sources_and_nothing_else(wheel_names: set[str]) -> None:
     examples = {f"flowctl/examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
-    expected = {"flowctl/py.typed"} | examples | {
-        module_of(package, path)
-        for package, folder in SOURCE.items()
-        for pattern in ("*.py", *DATA)
-        for path in folder.rglob(pattern)
-    }
+    expected = (
+        {"flowctl/py.typed"}
+        | examples
+        | {
+            module_of(package, path)
+            for package, folder in SOURCE.items()
+            for pattern in ("*.py", *DATA)
+            for path in folder.rglob(pattern)
+        }
+    )
 
     assert {name for name in wheel_names if ".dist-info/" not in name} == expected
 

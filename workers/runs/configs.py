@@ -10,6 +10,7 @@ from flowctl.dsl.errors import FlowctlError
 from flowctl.dsl.sample import config_at
 from flowctl.storage.errors import NotFound
 from flowctl.storage.run_folder import RunFolder
+from flowctl.storage.trial_reader import TrialReader
 from flowctl.workers.runs.folder import open_folder
 
 
@@ -38,6 +39,15 @@ class ConfigReader:
         except NotFound:
             declared = self.folder.load_plan().step(step)
             return config_at(declared, index) if declared.space is not None else {}
+
+    def output(self, step: str, index: int = 0) -> Any:
+        """What a stage returned, as JSON: None before it completed, or if it cannot be read."""
+        try:
+            outcome = TrialReader(self.folder, step, index).final_outcome()
+        except FlowctlError as error:
+            self.problem = error
+            return None
+        return outcome.output if outcome is not None else None
 
     def of_quietly(self, step: str, index: int) -> Mapping[str, Any]:
         """The configuration, or nothing if it cannot be read; for views that have more to show than this."""

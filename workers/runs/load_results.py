@@ -41,6 +41,14 @@ class FolderSource(ResultSource):
         rows = self._reader(trial).rows(tail=tail)
         return [{**row["metrics"], **{key: row.get(key) for key in AUTOMATIC}} for row in rows]
 
+    def output(self, trial: TrialResult) -> Any:
+        outcome = self._reader(trial).final_outcome()
+        value = outcome.output if outcome is not None else None
+        if isinstance(value, dict) and set(value) == {"$manifest"}:
+            info = CheckpointInfo.of(value["$manifest"])
+            return self.checkpoint(trial, info) if info is not None else None
+        return value
+
     def checkpoint(self, trial: TrialResult, info: CheckpointInfo) -> Checkpoint:
         from flowctl.storage.checkpoint import Checkpoint
 
@@ -70,7 +78,8 @@ def load_results(client: Any, run: RunView, folder: RunFolder, *, step: str | No
     units = load_units(client, chosen, range(chosen.total))
     configs = load_configs(folder, chosen)
     source = FolderSource(client, folder)
-    trials = [_trial(run, unit, config, source) for unit, config in zip(units, configs, strict=True)]
+    is_stage = not chosen.is_experiment
+    trials = [_trial(run, unit, config, source, is_stage=is_stage) for unit, config in zip(units, configs, strict=True)]
     return Results(trials, run=run.run, metric=chosen.metric, mode=chosen.mode)
 
 
@@ -115,7 +124,7 @@ def verified_checkpoints(folder: RunFolder, trials: Sequence[TrialResult]) -> di
     return found
 
 
-def _trial(run: RunView, unit: UnitView, config: Config, source: ResultSource) -> TrialResult:
+def _trial(run: RunView, unit: UnitView, config: Config, source: ResultSource, *, is_stage: bool) -> TrialResult:
     best = BestReport(unit.best, unit.best_iteration, unit.best_metrics) if unit.best is not None else None
     latest = CheckpointInfo.of(unit.checkpoint)
     return TrialResult(
@@ -138,6 +147,7 @@ def _trial(run: RunView, unit: UnitView, config: Config, source: ResultSource) -
         best_checkpoint=CheckpointInfo.of(unit.best_checkpoint),
         latest_checkpoint=latest,
         checkpoint_of="latest" if latest is not None else None,
+        is_stage=is_stage,
         source=source,
     )
 

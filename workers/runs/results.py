@@ -85,6 +85,7 @@ class TrialResult:
     best_checkpoint: CheckpointInfo | None = None
     latest_checkpoint: CheckpointInfo | None = None
     checkpoint_of: str | None = None
+    is_stage: bool = False
     source: ResultSource | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -114,6 +115,11 @@ class TrialResult:
         info = self.checkpoint_info
         return self.source.checkpoint(self, info) if info is not None and self.source is not None else None
 
+    @property
+    def output(self) -> Any:
+        """What a stage returned: a JSON value, or a Checkpoint; None for a trial, and before it completed."""
+        return self.source.output(self) if self.is_stage and self.source is not None else None
+
     def rows(self) -> list[dict[str, Any]]:
         """Every report that counts, one dictionary each: the metrics and the four automatic keys."""
         return self.source.rows(self) if self.source is not None else []
@@ -123,6 +129,9 @@ class ResultSource:
     """Where results read rows and checkpoints from; see workers/runs/load_results.py."""
 
     def rows(self, trial: TrialResult) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def output(self, trial: TrialResult) -> Any:
         raise NotImplementedError
 
     def checkpoint(self, trial: TrialResult, info: CheckpointInfo) -> Checkpoint:

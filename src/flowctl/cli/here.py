@@ -16,17 +16,22 @@ from flowctl.cli.server import reading
 from flowctl.dsl.errors import RunFailed
 from flowctl.local_run import LocalRun
 from flowctl.render.summary import reason_line
+from flowctl.render.table import cut, number, pairs
 from flowctl.workers.runs.configs import ConfigReader
 
 INTERRUPTED = 130
 
 
-def run_here(run: str, *, broker: Broker, settings: Settings, resources: str | None, as_json: bool) -> int:
-    """Show the run until it ends, with a worker here; returns the exit code."""
+def run_here(
+    run: str, *, broker: Broker, settings: Settings, resources: str | None, as_json: bool, after: str | None
+) -> int:
+    """Show the run until it ends, with a worker here; returns the exit code. `after`: as of `follow`."""
     local = LocalRun(run, broker=broker, settings=settings, resources=resources)
     try:
         with local:
-            snap = _follow(run, local, broker=broker, settings=settings, as_json=as_json)
+            snap = _follow(run, local, broker=broker, settings=settings, as_json=as_json, after=after)
+            if snap is not None:
+                local.dismiss()
     except KeyboardInterrupt:
         local.kill()
         click.echo(f"killed; go on with: flowctl run --attach {run}", err=True)
@@ -35,19 +40,21 @@ def run_here(run: str, *, broker: Broker, settings: Settings, resources: str | N
         click.echo(f"stopped; go on with: flowctl run --attach {run}", err=True)
         return INTERRUPTED
     if not as_json:
-        for line in _next_commands(snap):
+        for line in [*_outputs(snap, settings), *_next_commands(snap)]:
             click.echo(line)
     return exit_code(snap.run)
 
 
-def _follow(run: str, local: LocalRun, *, broker: Broker, settings: Settings, as_json: bool) -> Snapshot | None:
+def _follow(
+    run: str, local: LocalRun, *, broker: Broker, settings: Settings, as_json: bool, after: str | None
+) -> Snapshot | None:
     """The last look at the run, or None after Ctrl-C (the worker is then stopped by leaving; a second one kills)."""
     watcher = _Watcher(run, local, broker)
     try:
         with reading(broker):
             location = _location(broker, run)
         configs = ConfigReader(location, run, settings)
-        return follow(broker, run, configs.of_quietly, as_json=as_json, after="0-0", each=watcher.look)
+        return follow(broker, run, configs.of_quietly, as_json=as_json, after=after, each=watcher.look)
     except KeyboardInterrupt:
         if local.own:
             click.echo("\nstopping the worker, its trials keep their checkpoints; Ctrl-C again kills", err=True)
@@ -94,6 +101,21 @@ def _location(broker: Broker, run: str) -> str:
     from flowctl.cli.target import find_run
 
     return find_run(broker.client, run).location
+
+
+def _outputs(snap: Snapshot, settings: Settings) -> list[str]:
+    """What the last stages of a flow returned, one line each."""
+    needed = {name for step in snap.run.steps for name in step.after}
+    last = [each for each in snap.run.steps if each.name not in needed and not each.is_experiment]
+    reader = ConfigReader(snap.run.location, snap.run.run, settings)
+    lines = []
+    for step in last:
+        output = reader.output(step.name) if step.state == "completed" else None
+        if isinstance(output, dict) and "$manifest" not in output:
+            lines.append(f"{step.name}: {pairs(output)}")
+        elif output is not None and not isinstance(output, dict):
+            lines.append(f"{step.name}: {cut(number(output), 100)}")
+    return lines
 
 
 def _next_commands(snap: Snapshot) -> list[str]:

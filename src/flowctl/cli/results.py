@@ -13,7 +13,7 @@ import click
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened, reading
 from flowctl.render.clock import span
-from flowctl.render.results_json import report_bodies, results_body
+from flowctl.render.results_json import output_body, report_bodies, results_body
 from flowctl.render.strict_json import dumps, plain
 from flowctl.render.table import cut, number, pairs, table
 from flowctl.workers.runs.folder import open_folder
@@ -106,6 +106,10 @@ def _table(results: Results, checked: Mapping[int, bool] | None) -> str:
         ]
         for trial in results
     ]
+    if any(trial.is_stage for trial in results):
+        head.insert(-1, "output")
+        for row, trial in zip(rows, results, strict=True):
+            row.insert(-1, cut(_cell(output_body(trial.output)), 60))
     if checked is not None:
         head.insert(-1, "checkpoint")
         words = {True: "verified", False: "DAMAGED", None: ""}

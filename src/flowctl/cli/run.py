@@ -45,9 +45,11 @@ def command(
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     prepared = prepare(script, sets=sets, parameters=parameters) if script is not None else None
     with opened() as (broker, settings):
+        after = None
         if prepared is not None:
+            after = "0-0"
             run = submit_prepared(prepared, name=name, storage=storage, settings=settings)
         else:
             with reading(broker):
                 run = find_run(broker.client, attach).run
-        return run_here(run, broker=broker, settings=settings, resources=resources, as_json=as_json)
+        return run_here(run, broker=broker, settings=settings, resources=resources, as_json=as_json, after=after)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -36,7 +34,7 @@ def command(target: str | None, as_json: bool) -> None:
             found = targets.find_target(broker.client, target)
         configs = ConfigReader(found.run.location, found.run.run, settings)
         if found.step is not None and found.index is not None:
-            click.echo(_trial(broker, found, configs.of_quietly(found.step.name, found.index), as_json))
+            click.echo(_trial(broker, found, configs, as_json))
             return
         with reading(broker):
             snap = take_snapshot(broker.client, found.run.run)
@@ -47,7 +45,7 @@ def command(target: str | None, as_json: bool) -> None:
         print(f"flowctl: configurations cannot be read: {configs.problem}", file=sys.stderr)
 
 
-def _trial(broker: Broker, found: targets.Target, config: Mapping[str, Any], as_json: bool) -> str:
+def _trial(broker: Broker, found: targets.Target, configs: ConfigReader, as_json: bool) -> str:
     assert found.step is not None and found.index is not None
     with reading(broker):
         at_ms = now_ms(broker.client)
@@ -57,6 +55,10 @@ def _trial(broker: Broker, found: targets.Target, config: Mapping[str, Any], as_
         if unit.state == "pending":
             workers = load_workers(broker.client)
             reason = unit_reason(broker.client, found.run, found.step, unit, workers, at_ms=at_ms)
+    config = configs.of_quietly(found.step.name, found.index)
+    output = configs.output(found.step.name) if not found.step.is_experiment and unit.state == "completed" else None
+    if isinstance(output, dict) and "$manifest" in output:
+        output = "a checkpoint"
     if as_json:
-        return dumps("trial", trial_body(found.run, unit, attempts, config, reason))
-    return trial_text(found.run, unit, attempts, config, at_ms=at_ms, reason=reason)
+        return dumps("trial", trial_body(found.run, unit, attempts, config, reason, output))
+    return trial_text(found.run, unit, attempts, config, at_ms=at_ms, reason=reason, output=output)

@@ -46,8 +46,14 @@ def trial_result_body(trial: TrialResult) -> dict[str, Any]:
         "config": dict(trial.config),
         "metrics": dict(trial.metrics),
         "best": {"value": best.value, "iteration": best.iteration, "metrics": dict(best.metrics)} if best else None,
+        "output": output_body(trial.output),
         "checkpoint": {**info.to_json(), "of": trial.checkpoint_of} if info else None,
     }
+
+
+def output_body(output: Any) -> Any:
+    """What a stage returned; a checkpoint is named, not shown."""
+    return output if output is None or isinstance(output, str | int | float | dict | list) else "a checkpoint"
 
 
 def report_bodies(results: Results) -> list[dict[str, Any]]:

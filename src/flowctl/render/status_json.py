@@ -51,13 +51,19 @@ def status_body(snap: Snapshot, config_of: ConfigOf) -> dict[str, Any]:
 
 
 def trial_body(
-    run: RunView, unit: UnitView, attempts: Sequence[AttemptView], config: Mapping[str, Any], reason: Reason | None
+    run: RunView,
+    unit: UnitView,
+    attempts: Sequence[AttemptView],
+    config: Mapping[str, Any],
+    reason: Reason | None,
+    output: Any = None,
 ) -> dict[str, Any]:
     """Everything that `status RUN/7` shows."""
     return {
         **unit_body(run, unit),
         "run": run.run,
         "config": dict(config),
+        "output": output,
         "pending": reason_body(reason) if reason else None,
         "history": [attempt_body(attempt) for attempt in attempts],
     }

@@ -53,6 +53,7 @@ def trial_text(
     *,
     at_ms: int,
     reason: Reason | None,
+    output: Any = None,
 ) -> str:
     """One trial: state and why, configuration, last report, checkpoint, every attempt with its cause."""
     label = run.label(unit.step, unit.index)
@@ -68,6 +69,8 @@ def trial_text(
     lines += _values(f"last report (iteration {unit.iteration})", unit.last)
     if unit.best is not None:
         lines.append(f"best: {number(unit.best)} at iteration {unit.best_iteration}")
+    if output is not None:
+        lines += _values("output", output if isinstance(output, Mapping) else {"": output})
     if unit.checkpoint:
         lines.append(f"checkpoint: iteration {unit.checkpoint.get('iteration')}")
     if attempts:
@@ -96,4 +99,8 @@ def _attempt_row(attempt: AttemptView, at_ms: int) -> list[str]:
 
 def _values(title: str, values: Mapping[str, Any]) -> list[str]:
     flat = flatten(values)
-    return [f"{title}:", *(f"  {key} = {number(value)}" for key, value in flat.items())] if flat else []
+    return (
+        [f"{title}:", *(f"  {key} = {number(value)}".replace("   = ", "  ") for key, value in flat.items())]
+        if flat
+        else []
+    )
