@@ -77,7 +77,7 @@ format: develop ## rewrite the layout of the code as ruff likes it
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 bench: develop ## the benchmarks: one JSON line each, with a floor measured in the same run
-	@for b in benchmarks/bench_*.py; do $(CLEAN) $(VENV)/bin/python "$$b" || exit 1; done
+	@$(CLEAN) $(VENV)/bin/python benchmarks/run_all.py
 
 acceptance: develop ## the acceptance list at its full size (long)
 	@$(CLEAN) $(VENV)/bin/$(SUITE) --timeout 1800 -m acceptance tests

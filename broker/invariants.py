@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,10 +60,10 @@ def _read(client: Any) -> _Data:
         data.runs[run] = client.hgetall(f"fc:run:{run}")
         for step in client.lrange(f"fc:steps:{run}", 0, -1):
             data.steps[run, step] = client.hgetall(f"fc:step:{run}:{step}")
-    for key in client.scan_iter(match="fc:unit:*", count=1000):
+    names = list(client.scan_iter(match="fc:unit:*", count=1000))
+    for key, fields in zip(names, _hashes(client, names), strict=True):
         unit = key.removeprefix("fc:unit:")
         run, step, _ = unit.split(":")
-        fields = client.hgetall(key)
         is_over = (
             data.steps.get((run, step), {}).get("state") in STEP_ENDED
             or data.runs.get(run, {}).get("wanted") == "cancel"
@@ -272,6 +272,14 @@ def _held_by_ended(run: str, data: _Data) -> Iterator[str]:
     for unit in data.units.values():
         if unit.run == run and unit.state in ACTIVE:
             yield f"run {run} has ended and {unit.id} is {unit.state}"
+
+
+def _hashes(client: Any, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    for start in range(0, len(names), 1000):
+        pipe = client.pipeline(transaction=False)
+        for name in names[start : start + 1000]:
+            pipe.hgetall(name)
+        yield from pipe.execute()
 
 
 def _numbers(fields: Mapping[str, str]) -> dict[str, int]:

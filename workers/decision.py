@@ -76,6 +76,11 @@ def decide(ending: Ending, budget: Budget) -> Decision:
     )
 
 
+def hopeless(text: str) -> Decision:
+    """The end of a unit whose input does not exist and never will; trying again would not help."""
+    return Decision("failed", "failed", "error", {"kind": "no_metric", "type": "NoInput", "text": text}, fails_up=1)
+
+
 def _cause_of_exit(exit_: Exit) -> dict[str, Any]:
     if exit_.signal is not None:
         return {"kind": "signal", "signal": exit_.signal, "text": f"killed by signal {exit_.signal}"}

@@ -27,7 +27,7 @@ from flowctl.storage.segment import Segment
 from flowctl.storage.signing import Keyring
 from flowctl.workers import attention, units
 from flowctl.workers.conversation import Conversation
-from flowctl.workers.decision import CANCELLED, Budget, Decision, Ending, decide
+from flowctl.workers.decision import CANCELLED, Budget, Decision, Ending, decide, hopeless
 from flowctl.workers.identity import Identity
 from flowctl.workers.jobs import Jobs
 from flowctl.workers.lease import Lease
@@ -174,7 +174,8 @@ class Guardian:
             self.process.kill()
             return
         self.prepared = prepared
-        if prepared.adopted is not None or self.talk.stop_reason is not None or self.is_lost:
+        is_over = prepared.adopted is not None or prepared.missing is not None
+        if is_over or self.talk.stop_reason is not None or self.is_lost:
             self.process.kill()
         else:
             self.talk.begin(prepared, worker=self.identity.worker)
@@ -330,6 +331,8 @@ class Guardian:
             metric_names=tuple(self.rows.names),
         )
         decision = decide(ending, Budget(prepared.step.policy.max_failures, self.claimed.fails))
+        if prepared.missing is not None and self.talk.stop_reason is None:
+            decision = hopeless(prepared.missing)
         self.output.finish()
         self.rows.flush()
         self._settle(lambda: self.jobs.is_idle and self.rows.is_drained)

@@ -30,7 +30,7 @@ from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
 from flowctl.storage.trial_reader import TrialReader
 from flowctl.storage.trial_records import Outcome
-from flowctl.workers.runs.inputs import resolve
+from flowctl.workers.runs.inputs import NoInput, resolve
 
 log = logging.getLogger("flowctl")
 PATIENCE_S = 60.0
@@ -68,6 +68,8 @@ class Prepared:
     """The checkpoint that it goes on from, restored and verified on this machine."""
     time_before_s: float
     adopted: Outcome | None
+    missing: str | None = None
+    """Why an input of it does not exist and never will: it fails without running."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,12 @@ def _prepare(claimed: Claimed, bench: Bench) -> Prepared:
     folder = AttemptFolder(run_folder, unit.step, unit.index, fence.epoch, fence.nonce)
     reader = TrialReader(run_folder, unit.step, unit.index)
     before = _Before() if claimed.is_first else _look_back(claimed, bench, run_folder, reader)
-    inputs = resolve(list(step.inputs), broker=broker, run=unit.run, run_folder=run_folder)
-    keyword_inputs = resolve(dict(step.keyword_inputs), broker=broker, run=unit.run, run_folder=run_folder)
+    inputs, keyword_inputs, missing = [], {}, None
+    try:
+        inputs = resolve(list(step.inputs), broker=broker, run=unit.run, run_folder=run_folder)
+        keyword_inputs = resolve(dict(step.keyword_inputs), broker=broker, run=unit.run, run_folder=run_folder)
+    except NoInput as error:
+        missing = str(error)
     prepared = Prepared(
         folder=folder,
         reader=reader,
@@ -116,6 +122,7 @@ def _prepare(claimed: Claimed, bench: Bench) -> Prepared:
         base_folder=before.folder,
         time_before_s=before.time_s,
         adopted=before.adopted,
+        missing=missing,
     )
     folder.write_claim(
         attempt=claimed.attempt,

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def main(fd: int, guardian_pid: int) -> None:
@@ -56,6 +57,7 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
     sources: dict[str, str] = {}
     try:
         signal.signal(signal.SIGTERM, on_term)
+        _bound_threads(start["context"]["resources"].get("cpu", 0))
         with open(start["payload"], "rb") as file:
             function, stop_functions, sources = pickle.load(file)
         context = session.Context(**start["context"])
@@ -95,6 +97,12 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel.send(ending)
     return 0 if ending["status"] != "failed" else 1
+
+
+def _bound_threads(cpu: float) -> None:
+    """Numeric libraries start as many threads as the trial has cores, unless the user said otherwise."""
+    for name in _THREADS:
+        os.environ.setdefault(name, str(max(1, int(cpu))))
 
 
 def _ending_of_return(kind: str, result: Any, session: Any, encode: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from flowctl.broker.connection import translated
+from flowctl.broker.reading import reading
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
 from flowctl.broker.view import RunView, failed_units, load_run
@@ -41,7 +41,7 @@ class RunHandle:
 
     def status(self) -> RunView:
         """The run as it stands: `state`, `counts()`, `steps`. Raises RefusedError if it was removed."""
-        with translated(self._broker.url):
+        with reading(self._broker):
             self._broker.tick()
             found = load_run(self._broker.client, self.run)
         if found is None:
@@ -52,14 +52,14 @@ class RunHandle:
         """The trials of the run's experiment as they stand; with several experiments, of the one named."""
         run = self.status()
         folder = open_folder(run.location, run.run, self._settings)
-        with translated(self._broker.url):
+        with reading(self._broker):
             return load_results(self._broker.client, run, folder, step=step)
 
     def cancel(self) -> None:
         """Cancel the run; what runs is stopped and keeps its checkpoints. Changes nothing once it has ended."""
         from flowctl.workers.runs.steer import cancel
 
-        with translated(self._broker.url):
+        with reading(self._broker):
             cancel(self._broker, self.run)
 
     def wait(self, timeout_s: float | None = None, raise_on_failure: bool = True) -> RunView:
@@ -88,7 +88,7 @@ class RunHandle:
             return None
 
     def _failure(self, run: RunView) -> RunFailed:
-        with translated(self._broker.url):
+        with reading(self._broker):
             failed = failed_units(self._broker.client, run.run)
         causes = [unit.cause for unit in failed if unit.cause is not None]
         texts = Counter(cause.headline() + (f" at {cause.place}" if cause.place else "") for cause in causes)

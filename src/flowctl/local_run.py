@@ -6,7 +6,7 @@ import platform
 import socket
 from pathlib import Path
 
-from flowctl.broker.connection import translated
+from flowctl.broker.reading import reading
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
 from flowctl.broker.view import load_run, now_ms
@@ -65,7 +65,7 @@ class LocalRun:
     def dismiss(self) -> None:
         """The run has ended: a worker that took only this run is ended at once."""
         if self._worker is not None:
-            with translated(self._broker.url):
+            with reading(self._broker):
                 self._worker.dismiss(self._broker)
             self._worker = None
 
@@ -76,13 +76,13 @@ class LocalRun:
             self._worker = None
 
     def _has_ended(self) -> bool:
-        with translated(self._broker.url):
+        with reading(self._broker):
             found = load_run(self._broker.client, self.run)
         return found is not None and found.ended
 
     def _find(self) -> WorkerView | None:
         """A worker of this machine that can take the run now."""
-        with translated(self._broker.url):
+        with reading(self._broker):
             at_ms = now_ms(self._broker.client)
             workers = load_workers(self._broker.client)
         minor = ".".join(platform.python_version_tuple()[:2])

@@ -203,7 +203,7 @@ def test_plan_needs_no_server_and_no_state_folder(cluster: Cluster, tmp_path: Pa
 
     assert first == second
     assert first["trials"]["far_behind"] == 2
-    assert json.dumps(first["plan"]).count('"$output"') == 6
+    assert json.dumps(first["plan"]).count('"$output"') == 5
     assert list(tmp_path.iterdir()) == []
     cluster.env.pop("FLOWCTL_BROKER_URL")
     cluster.env["FLOWCTL_HOME"] = str(cluster.home)

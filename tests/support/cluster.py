@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,9 @@ from server import eventually, private_home, remove_home
 from flowctl.broker.embedded import ensure_server
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
+from flowctl.storage.location import Location
+from flowctl.storage.run_folder import RunFolder
+from flowctl.storage.signing import Keyring
 
 LEASE_TTL_S = 5
 WAIT_S = 60.0
@@ -75,6 +79,13 @@ class Worker:
         else:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(WAIT_S)
+
+    def kill_group(self) -> None:
+        """kill -9 of whatever is left of it after its main process died."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
 
     def stop(self, timeout_s: float = WAIT_S) -> int:
         """SIGTERM, as a service manager sends it; the exit code."""
@@ -264,8 +275,9 @@ class Cluster:
         try:
             eventually(holds, deadline_s=deadline_s, what=what)
         except AssertionError as error:
+            runs = "\n".join(self.flowctl("status", run).stdout for run in self.client.zrange("fc:runs", 0, -1))
             logs = "\n".join(f"--- {worker.name}\n{worker.text()[-3000:]}" for worker in self.workers)
-            raise AssertionError(f"{error}\n{logs}") from None
+            raise AssertionError(f"{error}\n{runs}\n{logs}") from None
 
     def used(self) -> dict[str, dict[str, int]]:
         """What is booked on each boot, zeros left out."""
@@ -275,6 +287,18 @@ class Cluster:
             if found:
                 sums[key.removeprefix("fc:used:")] = found
         return sums
+
+    def events(self, run: str) -> list[dict[str, str]]:
+        """All events of a run in order: those of its journal on storage and those still in the server."""
+        folder = RunFolder(Location.open(str(self.storage)), run, Keyring.from_env(self.env, self.home, create=False))
+        found = {str(event["id"]): event for event in folder.journal_read()}
+        found |= {name: fields for name, fields in self.client.xrange(f"fc:events:{run}")}
+        return [found[name] for name in sorted(found, key=lambda name: tuple(map(int, name.split("-"))))]
+
+    def ends(self, run: str) -> dict[str, int]:
+        """How often each trial ended, by its full name."""
+        ended = [event["unit"] for event in self.events(run) if event.get("unit") and event.get("to") in ENDED]
+        return dict(Counter(ended))
 
     # --- the end ---
 

@@ -9,7 +9,7 @@ from flowctl import Checkpoint, experiment, flow, get_checkpoint, get_context, g
 
 def note(name, text):
     """One line, in one write: it is there even if this process is killed next."""
-    fd = os.open(Path(os.environ["SIDE"]) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = os.open(Path(os.environ["SIDE"]) / str(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(fd, (str(text) + "\\n").encode())
     os.close(fd)
 

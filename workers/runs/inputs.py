@@ -13,8 +13,14 @@ from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.trial_reader import TrialReader
 
 
+class NoInput(RefusedError):
+    """What a step takes does not exist and never will: its source has ended without it."""
+
+
 def resolve(value: Any, *, broker: Broker, run: str, run_folder: RunFolder) -> Any:
-    """`value` with each `{"$output": step, "path": […]}` replaced. Raises RefusedError if the output is not there."""
+    """`value` with each `{"$output": step, "path": […]}` replaced. Raises RefusedError if the output is not there,
+    and NoInput if it never will be.
+    """
     if isinstance(value, dict):
         if "$output" in value:
             return _output(str(value["$output"]), list(value["path"]), broker=broker, run=run, run_folder=run_folder)
@@ -54,7 +60,7 @@ def _best(step: str, *, broker: Broker, run: str, run_folder: RunFolder) -> dict
     head = broker.client.zrange(rank, 0, 0, desc=record[1] == "max", withscores=True)
     if not head:
         metric = record[0] or ""
-        raise RefusedError(
+        raise NoInput(
             f"step '{step}' has no best trial: no completed trial has a finite '{metric}'",
             cure="give the experiment a metric and a mode",
         )

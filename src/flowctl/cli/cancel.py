@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.cli import target as targets
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.render.strict_json import dumps
 
 

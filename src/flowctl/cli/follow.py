@@ -14,10 +14,10 @@ from typing import TypeAlias
 import click
 
 from flowctl.broker.event_view import Event, last_event, read_events
+from flowctl.broker.reading import reading
 from flowctl.broker.snapshot import Snapshot, take_snapshot
 from flowctl.broker.store import Broker
 from flowctl.broker.view import UnitView, load_named
-from flowctl.cli.server import reading
 from flowctl.cli.target import UnknownTarget
 from flowctl.dsl.errors import UnreachableError
 from flowctl.render.clock import clock

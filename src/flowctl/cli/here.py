@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.broker.reasons import Reason
 from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.store import Broker
 from flowctl.cli.follow import follow, is_terminal
 from flowctl.cli.outcome import exit_code
-from flowctl.cli.server import reading
 from flowctl.dsl.errors import RunFailed
 from flowctl.local_run import LocalRun
 from flowctl.render.summary import reason_line

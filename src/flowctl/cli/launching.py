@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from flowctl.broker.reading import reading
 from flowctl.broker.reasons import Reason, pending_reasons
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
 from flowctl.broker.view import RunView, load_run, now_ms
 from flowctl.broker.worker_view import load_workers
 from flowctl.cli.script_options import assignments
-from flowctl.cli.server import reading
 from flowctl.dsl.compile import Compiled
 from flowctl.dsl.errors import RefusedError
 from flowctl.script import LoadedScript, compile_script, load_script

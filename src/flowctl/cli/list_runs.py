@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.broker.view import RunView, best_unit, load_runs, now_ms
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.render.clock import span_ms
 from flowctl.render.status_json import run_body
 from flowctl.render.strict_json import dumps

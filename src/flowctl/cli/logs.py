@@ -7,10 +7,11 @@ import time
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.broker.store import Broker
 from flowctl.broker.view import StepView, UnitView, load_units
 from flowctl.cli import target as targets
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.dsl.errors import UnreachableError
 from flowctl.storage.trial_reader import TrialReader
 from flowctl.workers.runs.folder import open_folder

@@ -89,9 +89,6 @@ def run_command(arguments: Sequence[str]) -> int:
         if os.environ.get("FLOWCTL_DEBUG") == "1":
             traceback.print_exc()
         return error.exit_code
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return code if isinstance(code, int) else 0
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.cli import target as targets
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.render.clock import span
 from flowctl.render.results_json import output_body, report_bodies, results_body
 from flowctl.render.strict_json import dumps, plain

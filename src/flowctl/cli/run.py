@@ -34,7 +34,8 @@ def command(
     """
     from flowctl.cli.here import run_here
     from flowctl.cli.launching import prepare, require_linux, submit_prepared
-    from flowctl.cli.server import opened, reading
+    from flowctl.broker.reading import reading
+from flowctl.cli.server import opened
     from flowctl.cli.target import find_run
 
     require_linux("run")

@@ -6,13 +6,14 @@ import sys
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.broker.reasons import unit_reason
 from flowctl.broker.snapshot import take_snapshot
 from flowctl.broker.store import Broker
 from flowctl.broker.view import load_attempts, load_units, now_ms
 from flowctl.broker.worker_view import load_workers
 from flowctl.cli import target as targets
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.render.status_json import status_body, trial_body
 from flowctl.render.status_text import run_text, trial_text
 from flowctl.render.strict_json import dumps

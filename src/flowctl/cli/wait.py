@@ -6,11 +6,12 @@ import time
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.broker.store import Broker
 from flowctl.broker.view import RunView, load_run
 from flowctl.cli import target as targets
 from flowctl.cli.outcome import exit_code
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.dsl.errors import UnreachableError
 from flowctl.render.summary import count_text
 

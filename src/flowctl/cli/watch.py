@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.cli import target as targets
 from flowctl.cli.follow import follow
 from flowctl.cli.outcome import exit_code
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.workers.runs.configs import ConfigReader
 
 

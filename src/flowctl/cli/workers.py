@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from flowctl.broker.reading import reading
 from flowctl.broker.view import now_ms
 from flowctl.broker.worker_view import WorkerView, load_workers
-from flowctl.cli.server import opened, reading
+from flowctl.cli.server import opened
 from flowctl.render.clock import span_ms
 from flowctl.render.status_json import worker_body
 from flowctl.render.strict_json import dumps
