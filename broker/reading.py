@@ -1,4 +1,4 @@
-"""Around what a client does with the server: a server that does not answer is one error, with its address and a cure."""
+"""Around what a client does with the server: one that does not answer is one error, with address and cure."""
 
 from __future__ import annotations
 

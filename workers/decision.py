@@ -57,12 +57,15 @@ def decide(ending: Ending, budget: Budget) -> Decision:
         return Decision(
             "preempted", "pending", "its worker stopped", {"kind": "preempted", "text": "its worker stopped"}
         )
-    if said is not None and said["status"] in ("completed", "stopped") and ending.exit.signal is None:
+    if said is not None and said["status"] in ("completed", "stopped"):
+        # Its function has returned: what the interpreter does while it ends (a late thread, a crash) changes nothing.
         if ending.metric is not None and not ending.has_metric:
             names = ", ".join(sorted(ending.metric_names)) or "nothing"
             text = f"never reported the metric '{ending.metric}'; it reported: {names}"
             return Decision("failed", "failed", "error", {"kind": "no_metric", "type": "MissingMetric", "text": text})
-        reason = ending.stop_reason or (str(said.get("reason")) if said["status"] == "stopped" else "finished")
+        reason = "finished" if said["status"] == "completed" else str(said.get("reason"))
+        if ending.stop_reason is not None and ending.stop_reason != "preempted":
+            reason = ending.stop_reason
         return Decision("completed", "completed", reason, None)
     cause = dict(said["cause"]) if said is not None and said["status"] == "failed" else _cause_of_exit(ending.exit)
     fails = budget.fails + 1

@@ -59,7 +59,7 @@ class Node:
         message = template.make(task, queue=who.queue)
         node = cls(settings=settings, who=who, keyring=keyring, offered=offered, message=message, slots=slots)
         tree.hide_environment()
-        preparation.preload()
+        preparation.forget_payloads(settings.home / "cache" / "payload")
         cls._current = node
         return node
 

@@ -222,8 +222,3 @@ def forget_payloads(cache: Path, *, keep: int = 200) -> None:
         files = sorted(cache.glob("*.pkl"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in files[keep:]:
             path.unlink(missing_ok=True)
-
-
-def preload() -> None:
-    """Imports in the worker's main process what every guardian needs, before the pool forks."""
-    import flowctl.storage.local  # noqa: F401

@@ -7,7 +7,6 @@ the guardian in plain values: no exception object ever travels.
 import os
 import signal
 import sys
-import threading
 from types import FrameType
 from typing import Any
 
@@ -26,7 +25,7 @@ def main(fd: int, guardian_pid: int) -> None:
     code = _attempt(channel, start)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code) if threading.active_count() > 1 and code else sys.exit(code)
+    sys.exit(code)
 
 
 def _die_with(guardian_pid: int) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowctl.broker.reading import reading
 from flowctl.broker.settings import Settings
+from flowctl.broker.snapshot import Snapshot, take_snapshot
 from flowctl.broker.store import Broker
 from flowctl.broker.view import RunView, failed_units, load_run
 from flowctl.dsl.compile import compile_target
@@ -81,6 +83,17 @@ class RunHandle:
             raise self._failure(found)
         return found
 
+    def wait_looking(self, look: Callable[[Snapshot], Snapshot]) -> None:
+        """Wait until the run has ended; `look` sees every snapshot and may raise."""
+        while True:
+            snap = None
+            with contextlib.suppress(UnreachableError), reading(self._broker):
+                self._broker.tick()
+                snap = take_snapshot(self._broker.client, self.run)
+            if snap is not None and look(snap).run.ended:
+                return
+            time.sleep(POLL_S)
+
     def _look(self) -> RunView | None:
         try:
             return self.status()
@@ -134,7 +147,7 @@ class Launcher:
 
         handle = self.submit(target, name=name, **options)
         with LocalRun(handle.run, broker=handle._broker, settings=handle._settings) as local:
-            handle.wait(raise_on_failure=False)
+            handle.wait_looking(local.look)
             local.dismiss()
         if raise_on_failure:
             handle.wait()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import platform
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from flowctl.broker.reading import reading
+from flowctl.broker.reasons import Reason
 from flowctl.broker.settings import Settings
+from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.store import Broker
 from flowctl.broker.view import load_run, now_ms
 from flowctl.broker.worker_view import WorkerView, load_workers
-from flowctl.dsl.errors import FlowctlError
+from flowctl.dsl.errors import FlowctlError, RunFailed
 from flowctl.workers.local import LocalWorker
+from flowctl.workers.runs.steer import cancel
 
 STOP_GRACE_S = 10.0
 
@@ -46,8 +50,31 @@ class LocalRun:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def check(self) -> None:
-        """Raises LocalWorkerDied if the worker that was started here has ended by itself."""
+    def look(self, snap: Snapshot) -> Snapshot:
+        """A look at the run, with what is known here added. Raises LocalWorkerDied if the worker has ended by itself.
+
+        A request that nothing here can meet cancels the run and raises RunFailed: no other machine is expected.
+        """
+        self._check_worker()
+        if snap.run.ended:
+            return snap
+        if not self._is_worker_up(snap):
+            return replace(snap, reasons=tuple(_starting(reason) for reason in snap.reasons))
+        impossible = [reason for reason in snap.reasons if reason.is_impossible]
+        if not impossible or snap.run.wanted == "cancel":
+            return snap
+        with reading(self._broker):
+            cancel(self._broker, self.run)
+        lines = [f"{each.count} of {each.step} cannot run here: {each.text}" for each in impossible]
+        cure = impossible[0].cure or "the run was cancelled"
+        raise RunFailed("; ".join(lines), run=self.run, causes=lines, place=self.run, cure=cure)
+
+    def _is_worker_up(self, snap: Snapshot) -> bool:
+        """Whether the worker that is meant to take the run has announced what it offers."""
+        mine = (self.run,) if self.own else (None, self.run)
+        return any(worker.only_run in mine and worker.is_live(snap.at_ms) for worker in snap.workers)
+
+    def _check_worker(self) -> None:
         if self._worker is not None and self._worker.exit_code is not None:
             said = _last_line(self._worker.log)
             raise LocalWorkerDied(
@@ -89,6 +116,13 @@ class LocalRun:
         host = socket.gethostname()
         mine = (each for each in workers if each.host == host and each.python == minor and each.is_live(at_ms))
         return next((each for each in mine if each.only_run in (None, self.run)), None)
+
+
+def _starting(reason: Reason) -> Reason:
+    """What is true while the worker here starts: nobody has to do anything about it."""
+    if reason.kind in ("waits_for_steps", "run_cancelled", "delayed"):
+        return reason
+    return replace(reason, kind="starting", text="the worker here starts", cure=None)
 
 
 def _last_line(log: Path) -> str:

@@ -161,7 +161,13 @@ class Cluster:
         log = self.root / f"{name}-{len(self.workers)}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=given, cwd=self.root, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=given,
+                cwd=self.root,
+                start_new_session=True,
             )
         made = Worker(name, process, log, "")
         self.workers.append(made)
@@ -195,7 +201,13 @@ class Cluster:
     def flowctl(self, *args: str, check: bool = False, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end."""
         done = subprocess.run(
-            [FLOWCTL, *args], env=self.env, cwd=self.root, capture_output=True, text=True, timeout=timeout_s, check=False
+            [FLOWCTL, *args],
+            env=self.env,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
         assert not check or done.returncode == 0, f"flowctl {' '.join(args)}: {done.stdout}{done.stderr}"
         return done

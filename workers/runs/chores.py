@@ -3,7 +3,6 @@ expansions of dead clients.
 """
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -113,8 +112,3 @@ class Chores:
 def run_key(folder: RunFolder) -> str:
     """The id of the key with which a run was signed."""
     return str(folder.load_run()["sig"]["key_id"])
-
-
-def owner_name() -> str:
-    """For clients that do a worker's chores while none is up."""
-    return f"client-{os.getpid()}"

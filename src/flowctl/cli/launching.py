@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from flowctl.broker.reading import reading
+from flowctl.broker.reading import calling, reading
 from flowctl.broker.reasons import Reason, pending_reasons
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
@@ -32,12 +32,16 @@ def prepare(script: str, *, sets: tuple[str, ...], parameters: tuple[str, ...]) 
     return Prepared(loaded, compile_script(loaded, overrides=overrides, parameters=given))
 
 
-def submit_prepared(prepared: Prepared, *, name: str | None, storage: str | None, settings: Settings) -> str:
+def submit_prepared(
+    prepared: Prepared, *, broker: Broker, name: str | None, storage: str | None, settings: Settings
+) -> str:
     """Submit; returns the run's id."""
     from flowctl.workers.runs.submit import submit
 
     where = prepared.compiled.storage_path if storage is None else storage
-    return submit(prepared.compiled, name=name, storage=where, settings=settings, main_module=prepared.script.module)
+    module = prepared.script.module
+    with calling(broker):
+        return submit(prepared.compiled, name=name, storage=where, settings=settings, main_module=module)
 
 
 def look(broker: Broker, run: str) -> tuple[RunView, list[Reason]]:

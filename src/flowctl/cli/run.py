@@ -32,10 +32,10 @@ def command(
 
     Example: flowctl run digits.py
     """
+    from flowctl.broker.reading import reading
     from flowctl.cli.here import run_here
     from flowctl.cli.launching import prepare, require_linux, submit_prepared
-    from flowctl.broker.reading import reading
-from flowctl.cli.server import opened
+    from flowctl.cli.server import opened
     from flowctl.cli.target import find_run
 
     require_linux("run")
@@ -49,7 +49,7 @@ from flowctl.cli.server import opened
         after = None
         if prepared is not None:
             after = "0-0"
-            run = submit_prepared(prepared, name=name, storage=storage, settings=settings)
+            run = submit_prepared(prepared, broker=broker, name=name, storage=storage, settings=settings)
         else:
             with reading(broker):
                 run = find_run(broker.client, attach).run

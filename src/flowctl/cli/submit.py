@@ -37,7 +37,7 @@ def command(
 
     prepared = prepare(script, sets=sets, parameters=parameters)
     with opened() as (broker, settings):
-        run = submit_prepared(prepared, name=name, storage=storage, settings=settings)
+        run = submit_prepared(prepared, broker=broker, name=name, storage=storage, settings=settings)
         found, reasons = look(broker, run)
         lines = problems(reasons)
         plan = prepared.compiled.plan
