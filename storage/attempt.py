@@ -91,6 +91,7 @@ class AttemptFolder:
         iteration: int,
         server_ms: int,
         segments: Sequence[Segment],
+        row: Mapping[str, Any] | None = None,
     ) -> ManifestRef:
         """Copy a local folder and, when all of it is safe, write its manifest; only then is there a checkpoint.
 
@@ -103,7 +104,8 @@ class AttemptFolder:
             self.run_folder.folder.sync(objects)
         ref = ManifestRef(self.fence.epoch, self.fence.nonce, seq, iteration)
         plain = strict(dict(metrics), "metrics")
-        manifest = Manifest(ref, plain, server_ms, tuple(files), taken.folders, tuple(segments))
+        whole = None if row is None else strict(dict(row), "row")
+        manifest = Manifest(ref, plain, server_ms, tuple(files), taken.folders, tuple(segments), whole)
         self._write_record("manifest", manifest.to_json(), number=seq)
         return ref
 

@@ -58,7 +58,11 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint: its files and empty folders, the metrics of its report, and the segments written before it."""
+    """A checkpoint: its files and empty folders, the metrics of its report, and the segments written before it.
+
+    `row` is that report's whole row (None for a stage's output): a guardian that dies between manifest and report loses
+    nothing.
+    """
 
     ref: ManifestRef
     metrics: dict[str, Any]
@@ -66,6 +70,7 @@ class Manifest:
     files: tuple[ManifestFile, ...]
     folders: tuple[str, ...]
     segments: tuple[Segment, ...]
+    row: dict[str, Any] | None = None
 
     @property
     def size(self) -> int:
@@ -81,6 +86,7 @@ class Manifest:
             "files": [one.to_json() for one in self.files],
             "folders": list(self.folders),
             "segments": [one.to_json() for one in self.segments],
+            "row": self.row,
         }
 
     @classmethod
@@ -91,7 +97,8 @@ class Manifest:
             folders = tuple(_inner(one) for one in value["folders"])
             segments = tuple(Segment.from_json(one) for one in value["segments"])
             ref = ManifestRef.from_json(value)
-            return cls(ref, decode(value["metrics"]), int(value["server_ms"]), files, folders, segments)
+            row = value.get("row")
+            return cls(ref, decode(value["metrics"]), int(value["server_ms"]), files, folders, segments, row)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedRecord(f"the manifest lacks or garbles {error}", place=path) from error
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowctl.storage import culprit
 from flowctl.storage.errors import PayloadError
@@ -77,7 +77,7 @@ def _pickle(key: str, value: tuple[Any, tuple[Any, ...], dict[str, str]], source
         return make, tuple(name if part == _NO_FILE else part for part in args)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table = ChainMap({CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap({CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)
 
     buffer = io.BytesIO()
     try:

@@ -106,6 +106,7 @@ class TrialReader:
         claims, outcomes = self._claims(files), self._outcomes(files)
         rows = [row for row in map(self._tail_row, tail) if row is not None]
         rows += self._stored_rows(files, self._signed_segments(files, outcomes))
+        rows += self._manifest_rows(files, {(row["epoch"], row["nonce"], row["seq"]) for row in rows})
         first: dict[Fence, int] = {}
         for row in rows:
             fence = Fence(row["epoch"], row["nonce"])
@@ -224,6 +225,16 @@ class TrialReader:
             if bad:
                 self._warn(file.name, f"{bad} rows cannot be read")
             rows += good
+        return rows
+
+    def _manifest_rows(self, files: Iterable[TrialFile], there: set[tuple[int, str, int]]) -> list[Row]:
+        """Rows that only their checkpoint's manifest holds: the guardian died before it could report them."""
+        lacking = [one for one in files if one.kind == "manifest" and (*one.fence, one.number) not in there]
+        rows = []
+        for manifest in self._manifests(lacking):
+            row = None if manifest.row is None else clean_row(manifest.row, manifest.ref.fence)
+            if row is not None:
+                rows.append(row)
         return rows
 
     def _tail_row(self, row: Mapping[str, Any]) -> Row | None:

@@ -117,9 +117,19 @@ class Conversation:
 
     def _on_report(self, frame: Frame) -> None:
         self._seq += 1
-        seq = self._seq
+        fence = self._lease.fence
+        row = {
+            "epoch": fence.epoch,
+            "nonce": fence.nonce,
+            "seq": self._seq,
+            "training_iteration": int(frame["training_iteration"]),
+            "attempt": self._claimed.attempt,
+            "time_total_s": frame["time_total_s"],
+            "timestamp": frame["timestamp"],
+            "metrics": frame["metrics"],
+        }
         if frame["checkpoint"] is None:
-            self._put_report(seq, frame, None)
+            self._put_report(row, None)
             return
 
         def then(ref: ManifestRef | None, error: BaseException | None) -> None:
@@ -127,33 +137,21 @@ class Conversation:
                 self._send({"error": f"the checkpoint could not be saved: {error}"})
             else:
                 self._newest = ref
-                self._put_report(seq, frame, ref)
+                self._put_report(row, ref)
 
-        iteration = int(frame["training_iteration"])
-        self._commit(frame["checkpoint"], seq=seq, metrics=frame["metrics"], iteration=iteration, then=then)
+        self._commit(frame["checkpoint"], row=row, then=then)
 
-    def _put_report(self, seq: int, frame: Frame, ref: ManifestRef | None) -> None:
-        fence = self._lease.fence
-        row = {
-            "epoch": fence.epoch,
-            "nonce": fence.nonce,
-            "seq": seq,
-            "training_iteration": int(frame["training_iteration"]),
-            "attempt": self._claimed.attempt,
-            "time_total_s": frame["time_total_s"],
-            "timestamp": frame["timestamp"],
-            "metrics": frame["metrics"],
-        }
+    def _put_report(self, row: dict[str, Any], ref: ManifestRef | None) -> None:
         assert self._prepared is not None
         value = self._rows.add(row, metric=self._prepared.step.metric)
         text = json.dumps(row, separators=(",", ":"))
-        last = json.dumps(frame["metrics"], separators=(",", ":"))
+        last = json.dumps(row["metrics"], separators=(",", ":"))
         checkpoint = None if ref is None else ref.to_json()
 
         def send() -> Reply:
             return self._lease.broker.calls.trial_report(
-                fence,
-                seq=seq,
+                self._lease.fence,
+                seq=row["seq"],
                 row=text,
                 last=last,
                 iteration=row["training_iteration"],
@@ -168,7 +166,7 @@ class Conversation:
 
         def sent(reply: Reply) -> None:
             if reply.word != "LOST":
-                self._rows.sent(seq)
+                self._rows.sent(row["seq"])
 
         self.outbox.put(Report(send, answer, sent))
 
@@ -203,23 +201,28 @@ class Conversation:
             else:
                 frame["output"] = {"$manifest": ref.to_json()}
 
-        self._commit(frame["output_checkpoint"], seq=self._seq, metrics={}, iteration=self._seq, then=then)
+        self._commit(frame["output_checkpoint"], row=None, then=then)
 
     def _commit(
         self,
         path: str,
         *,
-        seq: int,
-        metrics: Mapping[str, Any],
-        iteration: int,
+        row: Mapping[str, Any] | None,
         then: Callable[[ManifestRef | None, BaseException | None], None],
     ) -> None:
-        segments = tuple(self._rows.segments)
+        """`row` is the report's; None for a stage's output, which counts as a report of its own."""
+        seq, segments = self._seq, tuple(self._rows.segments)
 
         def commit() -> ManifestRef:
             assert self._prepared is not None
             return self._prepared.folder.commit_checkpoint(
-                path, seq=seq, metrics=metrics, iteration=iteration, server_ms=self._lease.now_ms(), segments=segments
+                path,
+                seq=seq,
+                metrics={} if row is None else row["metrics"],
+                iteration=seq if row is None else row["training_iteration"],
+                server_ms=self._lease.now_ms(),
+                segments=segments,
+                row=row,
             )
 
         self._jobs.submit(commit, then)

@@ -174,6 +174,7 @@ class Guardian:
             self.process.kill()
             return
         self.prepared = prepared
+        self.rows.go_on(prepared.rows_before, metric=prepared.step.metric)
         is_over = prepared.adopted is not None or prepared.missing is not None
         if is_over or self.talk.stop_reason is not None or self.is_lost:
             self.process.kill()

@@ -66,10 +66,16 @@ class Prepared:
     base: ManifestRef | None
     base_folder: Path | None
     """The checkpoint that it goes on from, restored and verified on this machine."""
-    time_before_s: float
+    rows_before: tuple[Mapping[str, Any], ...]
+    """The rows up to that checkpoint."""
     adopted: Outcome | None
     missing: str | None = None
     """Why an input of it does not exist and never will: it fails without running."""
+
+    @property
+    def time_before_s(self) -> float:
+        """How long the trial had run at that checkpoint."""
+        return float(self.rows_before[-1]["time_total_s"]) if self.rows_before else 0.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def _prepare(claimed: Claimed, bench: Bench) -> Prepared:
         keyword_inputs=keyword_inputs,
         base=before.base,
         base_folder=before.folder,
-        time_before_s=before.time_s,
+        rows_before=before.rows,
         adopted=before.adopted,
         missing=missing,
     )
@@ -144,7 +150,7 @@ class _Before:
     adopted: Outcome | None = None
     base: ManifestRef | None = None
     folder: Path | None = None
-    time_s: float = 0.0
+    rows: tuple[Mapping[str, Any], ...] = ()
 
 
 def _look_back(claimed: Claimed, bench: Bench, run_folder: RunFolder, reader: TrialReader) -> _Before:
@@ -162,8 +168,8 @@ def _look_back(claimed: Claimed, bench: Bench, run_folder: RunFolder, reader: Tr
         log.warning("%s: %s", unit, damage)
     if base is None:
         return _Before(outcomes)
-    rows = [row for row in reader.rows() if row["training_iteration"] <= base.iteration]
-    return _Before(outcomes, None, base, target, float(rows[-1]["time_total_s"]) if rows else 0.0)
+    rows = tuple(row for row in reader.rows() if row["training_iteration"] <= base.iteration)
+    return _Before(outcomes, None, base, target, rows)
 
 
 @lru_cache(maxsize=16)

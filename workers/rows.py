@@ -4,10 +4,10 @@ server only when it stands.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flowctl.dsl.jsonvalue import decode
+from flowctl.dsl.jsonvalue import decode, encode
 from flowctl.dsl.stop import lookup
 from flowctl.storage.segment import Segment
 from flowctl.workers.jobs import Jobs
@@ -42,12 +42,20 @@ class RowLog:
         """Takes a row; returns its value of the metric if that is a finite number."""
         self._buffer.append(row)
         self.count += 1
-        self.names.update(row["metrics"])
-        self.last = row["metrics"]
         if self.flush_at is None:
             self.flush_at = time.monotonic() + FLUSH_S
         if len(self._buffer) >= FLUSH_ROWS:
             self.flush()
+        return self._see(row, metric)
+
+    def go_on(self, rows: Iterable[Mapping[str, Any]], *, metric: str | None) -> None:
+        """Remembers the rows of earlier attempts that this one goes on from; they stand on storage already."""
+        for row in rows:
+            self._see({**row, "metrics": encode(decode(row["metrics"]), "metrics")}, metric)
+
+    def _see(self, row: Mapping[str, Any], metric: str | None) -> float | None:
+        self.names.update(row["metrics"])
+        self.last = row["metrics"]
         if metric is None:
             return None
         value = lookup(decode(row["metrics"]), metric)

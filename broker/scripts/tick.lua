@@ -12,11 +12,13 @@ if now - last_ms > GAP_MS then grace_ms = now + lease_ms end
 redis.call('HSET', 'fc:tick', 'last_ms', now, 'grace_ms', grace_ms)
 local reply = { now_ms = now, lost = 0, missed = 0, placed = 0, grace = now < grace_ms }
 
--- Nothing is placed on a boot that was not heard of, or that lost a lease, until a beat says what still runs there.
+-- Nothing is placed on a boot that was not heard of, or that lost a lease, until a beat says what still runs there; what is placed there
+-- and not claimed does not wait for its deadline.
 local function suspect(boot)
   if redis.call('HGET', 'fc:boot:' .. boot, 'suspect') == '1' then return 0 end
   if redis.call('EXISTS', 'fc:boot:' .. boot) == 1 then redis.call('HSET', 'fc:boot:' .. boot, 'suspect', '1', 'accepting', '0') end
   store_free(boot)
+  if not reply.grace then reply.missed = reply.missed + take_back(boot, 'nothing is heard of its worker', now) end
   return 1
 end
 

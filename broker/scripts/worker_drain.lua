@@ -8,13 +8,7 @@ local key, now = 'fc:boot:' .. boot, now_ms()
 local state = redis.call('HGET', key, 'state')
 if not state or state == 'gone' then return { 'UNKNOWN' } end
 redis.call('HSET', key, 'state', 'draining', 'accepting', '0')
-local rows = redis.call('HKEYS', 'fc:alloc:' .. boot)
-table.sort(rows)
-for i = 1, #rows do
-  local unit, epoch = string.match(rows[i], '^(.*)@(%d+)$')
-  local record = as_map(redis.call('HGETALL', 'fc:unit:' .. unit))
-  if record.boot == boot and record.epoch == epoch and record.state == 'placed' then undo_placement(unit, record, reason, now) end
-end
+take_back(boot, reason, now)
 store_free(boot)
 place(nil, 16, 0, dispatch_ms, now)
 return { 'OK' }

@@ -1,7 +1,7 @@
 """Random calls in any order, with lost leases, silent boots, repeats and stale fences between them: the invariants hold
 throughout, no unit is lost, one attempt at a time speaks for a unit, and every run ends once workers keep working.
 
-WALK_STEPS sets the length of all walks together (default 3000), WALK_SEED the first seed, WALK_CHECK_EVERY after how
+WALK_STEPS sets the length of all walks together (default 3000, 500 each), WALK_SEED the first seed, WALK_CHECK_EVERY after how
 many steps the invariants are recomputed (default 3; 1 to find the step that broke one).
 """
 
@@ -20,8 +20,8 @@ from flowctl.broker.calls import Fence, Reply
 from flowctl.broker.invariants import violations
 from flowctl.dsl.states import RUN_ENDED
 
-WALKS = 6
-STEPS = int(os.environ.get("WALK_STEPS", "3000")) // WALKS
+STEPS = 500
+WALKS = max(1, int(os.environ.get("WALK_STEPS", "3000")) // STEPS)
 SEED = int(os.environ.get("WALK_SEED", "1"))
 CHECK_EVERY = int(os.environ.get("WALK_CHECK_EVERY", "3"))
 MACHINES = ("m1", "m2")
@@ -326,7 +326,8 @@ class Walk:
                 client.zadd("fc:expanding", {key: 0})
             self.take_expansion()
             world.tick()
-            self.claim()
+            while client.llen("fcq.last"):
+                self.claim()
             for guardian in list(self.guardians):
                 world.finish(guardian.fence, "completed")
                 self.guardians.remove(guardian)

@@ -27,3 +27,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     made = Cluster()
     yield made
     made.close(check=request.node.stash.get(PASSED, False))
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One flowctl for many tests: a worker with four cores, two `tok`, three `tri`. What it leaves is checked at the
+    end, if no test has failed. Side files carry the name of their test's own.
+    """
+    made = Cluster()
+    made.worker(resources="cpu=4,tok=2,tri=3", slots=10)
+    yield made
+    made.close(check=not request.session.testsfailed)

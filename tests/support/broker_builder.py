@@ -177,9 +177,11 @@ class World:
         alive = self.client.hkeys(f"fc:alloc:{boot}") if running is None else running
         return self.calls.worker_beat(boot, accepting=accepting, running=alive)
 
-    def tick(self, *, limit: int = 50) -> dict[str, Any]:
-        """A tick of a cluster that has ticked just now: no grace."""
+    def tick(self, *, limit: int = 50, is_full: bool = True) -> dict[str, Any]:
+        """A tick of a cluster that has ticked just now (no grace), with the full pass of a second that is over."""
         self.client.hset("fc:tick", "last_ms", self.now_ms())
+        if is_full:
+            self.client.hset("fc:tick", "full_ms", 0)
         return self.calls.tick(limit=limit).value
 
     def claim(self, fence: Fence, *, boot: str | None = None) -> Reply:

@@ -35,11 +35,16 @@ import psutil
 from server import eventually, private_home, remove_home
 
 from flowctl.broker.embedded import ensure_server
+from flowctl.broker.invariants import violations
+from flowctl.broker.keys import unowned
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
+from flowctl.broker.view import load_run
+from flowctl.render.results_json import report_bodies
 from flowctl.storage.location import Location
 from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
+from flowctl.workers.runs.load_results import load_results
 
 LEASE_TTL_S = 5
 WAIT_S = 60.0
@@ -302,8 +307,7 @@ class Cluster:
 
     def events(self, run: str) -> list[dict[str, str]]:
         """All events of a run in order: those of its journal on storage and those still in the server."""
-        folder = RunFolder(Location.open(str(self.storage)), run, Keyring.from_env(self.env, self.home, create=False))
-        found = {str(event["id"]): event for event in folder.journal_read()}
+        found = {str(event["id"]): event for event in self.folder(run).journal_read()}
         found |= {name: fields for name, fields in self.client.xrange(f"fc:events:{run}")}
         return [found[name] for name in sorted(found, key=lambda name: tuple(map(int, name.split("-"))))]
 
@@ -316,6 +320,8 @@ class Cluster:
 
     def check(self) -> None:
         """Everything that must hold once the workers are stopped and every run has ended."""
+        for worker in self.workers:  # of those that were killed, the machine knows that they are dead
+            self.broker.calls.worker_leave(worker.boot, text="killed by the test")
         assert self.violations() == []
         runs = self.client.zrange("fc:runs", 0, -1)
         if all(self.state(run) in ENDED for run in runs):
@@ -327,12 +333,18 @@ class Cluster:
 
     def violations(self) -> list[str]:
         """Broken invariants and keys that nobody owns."""
-        found: list[str] = []
-        try:
-            from flowctl.broker.invariants import violations
-        except ImportError:
-            return found
-        return [*found, *map(str, violations(self.client))]
+        return [*violations(self.client), *unowned(self.client)]
+
+    def rows(self, run: str) -> list[dict[str, Any]]:
+        """Every report of a run as this process reads it: the rows of `flowctl results --rows --json`."""
+        view = load_run(self.client, run)
+        assert view is not None
+        return report_bodies(load_results(self.client, view, self.folder(run)))
+
+    def folder(self, run: str) -> RunFolder:
+        """The run's folder on storage."""
+        keyring = Keyring.from_env(self.env, self.home, create=False)
+        return RunFolder(Location.open(str(self.storage)), run, keyring)
 
     def close(self, *, check: bool) -> None:
         """Stops everything, checks, and removes all that is left."""

@@ -513,3 +513,18 @@ def test_over_memory_storage(tmp_path: Path) -> None:
     assert iterations(reader.rows()) == [1]
     assert reader.restore_newest(tmp_path / "back") == ref
     assert (tmp_path / "back" / "model").read_text() == "1"
+
+
+def test_a_row_that_only_its_manifest_holds_is_not_lost(run: RunFolder, tmp_path: Path) -> None:
+    """Given a guardian that died between the manifest and the report, the row is read from the manifest, once."""
+    attempt = attempt_of(run, 1)
+    claim(attempt)
+    source = checkpoint_dir(tmp_path / "source", model="weights")
+    attempt.write_rows(1, [row(1)])
+    for iteration in (1, 2):
+        whole = row(iteration)
+        attempt.commit_checkpoint(
+            source, seq=iteration, metrics=whole["metrics"], iteration=iteration, server_ms=5, segments=(), row=whole
+        )
+
+    assert iterations(reader_of(run).rows()) == [1, 2]

@@ -66,6 +66,21 @@ local function undo_placement(unit, record, reason, now)
   end
 end
 
+-- Everything that is placed on a boot and that nobody claimed yet; returns how many units went back.
+local function take_back(boot, reason, now)
+  local rows, taken = redis.call('HKEYS', 'fc:alloc:' .. boot), 0
+  table.sort(rows)
+  for i = 1, #rows do
+    local unit, epoch = string.match(rows[i], '^(.*)@(%d+)$')
+    local record = as_map(redis.call('HGETALL', 'fc:unit:' .. unit))
+    if record.boot == boot and record.epoch == epoch and record.state == 'placed' then
+      undo_placement(unit, record, reason, now)
+      taken = taken + 1
+    end
+  end
+  return taken
+end
+
 -- A running unit whose guardian is gone. certain: nothing of it runs any more, its tokens return at once; else its row turns orphan.
 local function lose(unit, record, kind, text, certain, now)
   local run, step, index = split_unit(unit)

@@ -20,10 +20,18 @@ local function book(boot, unit, epoch, vector, status, now)
   for dim, n in pairs(vector) do redis.call('HINCRBY', 'fc:used:' .. boot, dim, n) end
 end
 
+-- A message that a worker took is forgotten here: its worker may be killed before it acknowledges what it has done.
+local function forget_message(unit, epoch)
+  local tag = 'fc.' .. unit .. '.' .. epoch
+  redis.call('ZREM', 'fc:unacked_index', tag)
+  redis.call('HDEL', 'fc:unacked', tag)
+end
+
 -- Returns true if there was a row. The caller refreshes fc:free with store_free.
 local function unbook(boot, unit, epoch)
   local row = redis.call('HGET', 'fc:alloc:' .. boot, unit .. '@' .. epoch)
   if not row then return false end
+  forget_message(unit, epoch)
   redis.call('HDEL', 'fc:alloc:' .. boot, unit .. '@' .. epoch)
   for dim, n in pairs(cjson.decode(row).v) do redis.call('HINCRBY', 'fc:used:' .. boot, dim, -n) end
   return true
@@ -85,7 +93,5 @@ end
 local function withdraw(boot, unit, epoch)
   local text, queue = message_of(boot, unit, epoch)
   if text then redis.call('LREM', queue, 0, text) end
-  local tag = 'fc.' .. unit .. '.' .. epoch
-  redis.call('ZREM', 'fc:unacked_index', tag)
-  redis.call('HDEL', 'fc:unacked', tag)
+  forget_message(unit, epoch)
 end

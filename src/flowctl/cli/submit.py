@@ -24,6 +24,7 @@ def command(
     """Submit a script and return. From then on nothing of this terminal or machine is needed: any worker runs it.
 
     SCRIPT is path.py, or path.py:NAME where it holds several experiments or flows.
+    A trial that fails is not tried again unless its experiment allows it: max_failures is 0 by default.
 
     Example: flowctl submit digits.py --name first --set num_samples=3
     """
