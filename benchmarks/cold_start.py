@@ -1,4 +1,4 @@
-"""The first impression: `flowctl --help`, and `flowctl run` of one empty trial where nothing runs yet, phase by phase."""
+"""The first impression: `flowctl --help`, and `flowctl run` of one empty trial where nothing runs yet, by phases."""
 
 import subprocess
 import sys
@@ -32,10 +32,14 @@ def main() -> None:
             phases.setdefault(name, []).append(seconds)
         note(f"round {number}: {total:.2f} s: " + ", ".join(f"{name} {seconds:.2f}" for name, seconds in found.items()))
     Measurement(
-        "cold_start", median(totals), "s for `flowctl run` of one empty trial", median(floor), RUN_S,
+        "cold_start",
+        median(totals),
+        "s for `flowctl run` of one empty trial",
+        median(floor),
+        RUN_S,
         others={"help_s": (median(help_s), HELP_S)},
         details={"phases_s": {name: median(seconds) for name, seconds in phases.items()}, "runs_s": totals},
-    ).say()  # fmt: skip
+    ).say()
 
 
 def _cold_run() -> tuple[float, dict[str, float]]:
@@ -62,7 +66,9 @@ def _cold_run() -> tuple[float, dict[str, float]]:
 
 def _seconds(command: list[str | Path]) -> float:
     start = time.perf_counter()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{command} ended with {done.returncode}: {done.stdout.decode(errors='replace')[-2000:]}")
     return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What a worker costs while it has nothing to do: the share of one core of its whole process tree, and of the server."""
+"""What a worker costs while it has nothing to do: the share of a core of its process tree, and of the server."""
 
 import subprocess
 import sys
@@ -39,7 +39,12 @@ def main() -> None:
                 ping.stdin.flush()
                 time.sleep(SETTLE_S)
                 children = main_process.children(recursive=True)
-                groups = {"main": [main_process], "children": children, "server": [psutil.Process(server.pid)], "ping": [psutil.Process(ping.pid)]}
+                groups = {
+                    "main": [main_process],
+                    "children": children,
+                    "server": [psutil.Process(server.pid)],
+                    "ping": [psutil.Process(ping.pid)],
+                }
                 found = _shares(groups)
             finally:
                 ping.kill()
@@ -47,13 +52,22 @@ def main() -> None:
             memory = sum(process.memory_info().rss for process in [main_process, *children])
             private = sum(process.memory_full_info().uss for process in [main_process, *children])
     Measurement(
-        "idle_worker", found["main"] + found["children"], "% of a core", found["ping"], BUDGET_PERCENT,
+        "idle_worker",
+        found["main"] + found["children"],
+        "% of a core",
+        found["ping"],
+        BUDGET_PERCENT,
         details={
-            "main_percent": found["main"], "children_percent": found["children"], "processes": 1 + len(children),
-            "server_percent": found["server"], "server_without_worker_percent": alone, "seconds": WATCH_S,
-            "rss_mib": memory / 2**20, "private_mib": private / 2**20,
+            "main_percent": found["main"],
+            "children_percent": found["children"],
+            "processes": 1 + len(children),
+            "server_percent": found["server"],
+            "server_without_worker_percent": alone,
+            "seconds": WATCH_S,
+            "rss_mib": memory / 2**20,
+            "private_mib": private / 2**20,
         },
-    ).say()  # fmt: skip
+    ).say()
 
 
 def _shares(groups: dict[str, list[psutil.Process]]) -> dict[str, float]:

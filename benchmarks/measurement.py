@@ -12,7 +12,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Measurement:
-    """`floor` and `budget` are in `unit` too. `others` are figures with a budget of their own: name -> (value, budget)."""
+    """`floor` and `budget` are in `unit` too. `others` are figures with budgets of their own: (value, budget)."""
 
     benchmark: str
     value: float
@@ -31,17 +31,27 @@ class Measurement:
         """Prints the line."""
         others = {name: {"value": value, "budget": budget} for name, (value, budget) in self.others.items()}
         line = {
-            "benchmark": self.benchmark, "value": self.value, "unit": self.unit, "floor": self.floor,
-            "ratio": self.value / self.floor if self.floor else None, "budget": self.budget, "within": self.is_within,
+            "benchmark": self.benchmark,
+            "value": self.value,
+            "unit": self.unit,
+            "floor": self.floor,
+            "ratio": self.value / self.floor if self.floor else None,
+            "budget": self.budget,
+            "within": self.is_within,
             "details": {**({"others": others} if others else {}), **self.details},
-        }  # fmt: skip
+        }
         print(json.dumps(_rounded(line), allow_nan=False), flush=True)
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, 95th percentile and extremes: what a single figure hides."""
     ordered = sorted(values)
-    return {"median": median(ordered), "p95": ordered[int(0.95 * (len(ordered) - 1))], "min": ordered[0], "max": ordered[-1]}
+    return {
+        "median": median(ordered),
+        "p95": ordered[int(0.95 * (len(ordered) - 1))],
+        "min": ordered[0],
+        "max": ordered[-1],
+    }
 
 
 def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What placement costs the server: a batch from 1,000, 10,000 and 100,000 pending trials of 20 shapes, and a call where nothing fits.
+"""What placement costs the server: a batch from 1,000, 10,000 and 100,000 pending, and a call where nothing fits.
 
 Times are the server's own (commandstats), so that neither the client nor the way there counts.
 """
@@ -21,39 +21,51 @@ CHUNK = 1_000
 NOTHING_FITS_MS = 1.0
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 KEY = "0" * 16
-TEMPLATE = json.dumps({"body": '[["@@UNIT@@", "@@EPOCH@@"], {}, {}]', "headers": {"id": "@@UNIT@@.@@EPOCH@@", "x": "x" * 700}})
+TEMPLATE = json.dumps(
+    {"body": '[["@@UNIT@@", "@@EPOCH@@"], {}, {}]', "headers": {"id": "@@UNIT@@.@@EPOCH@@", "x": "x" * 700}}
+)
 
 Vector = dict[str, int]
 
 
 def main() -> None:
-    batches: dict[int, dict[int, float]] = {n: {} for n in WORKERS}
-    nothing: dict[str, float] = {}
+    batch: dict[tuple[int, int], list[float]] = {}
+    nothing_ms: dict[str, float] = {}
     with private_home() as settings:
         broker = Broker.connect(settings)
-        for workers in WORKERS:
-            for pending in PENDING:
-                batches[workers][pending] = median(_batch_ms(broker, workers=workers, pending=pending) for _ in range(ROUNDS))
-                nothing[f"{workers} workers, {pending} pending"] = _nothing_fits_ms(broker, workers=workers, pending=pending)
-                note(f"{workers} workers, {pending} pending: " + f"batch {batches[workers][pending]:.2f} ms, nothing fits " +
-                     f"{nothing[f'{workers} workers, {pending} pending']:.3f} ms")
-    few, many = batches[100][PENDING[0]], batches[100][PENDING[-1]]
+        # Rewriting the log after so many trials would run beside the calls that are timed.
+        broker.client.config_set("auto-aof-rewrite-percentage", 0)
+        for number in range(ROUNDS):
+            for case in [(workers, pending) for workers in WORKERS for pending in PENDING]:
+                batch.setdefault(case, []).append(_batch_ms(broker, workers=case[0], pending=case[1]))
+            said = (f"{case[0]}×{case[1]} {values[-1]:.2f} ms" for case, values in batch.items())
+            note(f"round {number}: " + ", ".join(said))
+        for workers, pending, kinds in [(1, 1_000, 1), (100, 1_000, 100), (100, 1_000, 10), (100, 100_000, 100)]:
+            name = f"{workers} workers of {kinds} kinds, {pending} pending"
+            nothing_ms[name] = _nothing_fits_ms(broker, workers=workers, pending=pending, kinds=kinds)
+    batch_ms = {workers: {pending: median(batch[workers, pending]) for pending in PENDING} for workers in WORKERS}
+    few, many = batch_ms[100][PENDING[0]], batch_ms[100][PENDING[-1]]
     Measurement(
-        "placement", many, f"ms of the server per batch of {BATCH}, 100 workers, 100,000 pending", few, 2 * few,
+        "placement",
+        many,
+        f"ms of the server per batch of {BATCH}, 100 workers, 100,000 pending",
+        few,
+        2 * few,
         others={
-            "nothing_fits_ms": (max(nothing.values()), NOTHING_FITS_MS),
-            "one_worker_batch_ms": (batches[1][PENDING[-1]], 2 * batches[1][PENDING[0]]),
+            "nothing_fits_ms": (max(nothing_ms.values()), NOTHING_FITS_MS),
+            "one_worker_batch_ms": (batch_ms[1][PENDING[-1]], 2 * batch_ms[1][PENDING[0]]),
         },
         details={
-            "shapes": SHAPES, "batch_ms": {f"{n} workers": {str(p): ms for p, ms in found.items()} for n, found in batches.items()},
+            "shapes": SHAPES,
+            "batch_ms": {f"{n} workers": {str(p): ms for p, ms in found.items()} for n, found in batch_ms.items()},
             "us_per_trial_placed": many * 1000 / BATCH,
-            "nothing_fits_ms": nothing,
+            "nothing_fits_ms": nothing_ms,
         },
-    ).say()  # fmt: skip
+    ).say()
 
 
 def _batch_ms(broker: Broker, *, workers: int, pending: int) -> float:
-    """The first pass over a fresh store. What fits bounds each bucket's share, so that it is the same batch whatever waits."""
+    """The first pass over a fresh store. What fits bounds each bucket's share: the same batch, however many wait."""
     _fill(broker, offers=_roomy(workers), needs=_shapes(), pending=pending)
     ms, placed = _timed_pass(broker)
     if placed != BATCH:
@@ -61,8 +73,8 @@ def _batch_ms(broker: Broker, *, workers: int, pending: int) -> float:
     return ms
 
 
-def _nothing_fits_ms(broker: Broker, *, workers: int, pending: int) -> float:
-    _fill(broker, offers=_torn(workers), needs=_torn_shapes(), pending=pending)
+def _nothing_fits_ms(broker: Broker, *, workers: int, pending: int, kinds: int) -> float:
+    _fill(broker, offers=_torn(workers, kinds=kinds), needs=_torn_shapes(), pending=pending)
     calls = [_timed_pass(broker) for _ in range(4 * ROUNDS)]
     if any(placed for _, placed in calls):
         raise RuntimeError("something was placed where nothing fits")
@@ -70,16 +82,20 @@ def _nothing_fits_ms(broker: Broker, *, workers: int, pending: int) -> float:
 
 
 def _shapes() -> list[Vector]:
-    """Large ones first, so that a batch runs through several buckets: each fits only on the workers that are large enough."""
-    return [{"cpu": (SHAPES - i) * 5_000, "slot": 10_000, **({"license": 10_000} if i % 4 == 3 else {})} for i in range(SHAPES)]
+    """Large ones first, so that a batch runs through several buckets: each fits only where there is room enough."""
+    return [
+        {"cpu": (SHAPES - i) * 5_000, "slot": 10_000, **({"license": 10_000} if i % 4 == 3 else {})}
+        for i in range(SHAPES)
+    ]
 
 
 def _roomy(workers: int) -> list[Vector]:
-    """Room for every batch of the rounds: one giant, or a hundred of ten sizes, a third of them with licenses."""
+    """Room for a batch: one giant, or a hundred of ten sizes, a third of them with licenses, no two with the same free."""
     if workers == 1:
         return [{"cpu": 10**8, "slot": 10**8, "license": 10**8}]
     return [
-        {"cpu": (1 + i % 10) * 15_000, "slot": 80_000, **({"license": 20_000} if i % 3 == 0 else {})} for i in range(workers)
+        {"cpu": (1 + i % 10) * 15_000 + i, "slot": 80_000, **({"license": 20_000} if i % 3 == 0 else {})}
+        for i in range(workers)
     ]
 
 
@@ -87,11 +103,12 @@ def _torn_shapes() -> list[Vector]:
     return [{"cpu": 10_000 + i * 500, "license": 10_000, "slot": 10_000} for i in range(SHAPES)]
 
 
-def _torn(workers: int) -> list[Vector]:
-    """The dearest refusal: each thing that is asked for is free somewhere, and nowhere are all of them, so every pair is looked at."""
+def _torn(workers: int, *, kinds: int) -> list[Vector]:
+    """The dearest refusal: all that is asked for is free somewhere, but nowhere together. `kinds` of workers differ."""
     if workers == 1:
         return [{"cpu": 640_000, "slot": 100_000}]
-    return [{"slot": 100_000, **({"cpu": 640_000} if i % 2 else {"license": 100_000})} for i in range(workers)]
+    either = ("license", "cpu")
+    return [{"slot": 100_000, either[i % 2]: 640_000 + i % kinds} for i in range(workers)]
 
 
 def _fill(broker: Broker, *, offers: list[Vector], needs: list[Vector], pending: int) -> None:
@@ -102,17 +119,34 @@ def _fill(broker: Broker, *, offers: list[Vector], needs: list[Vector], pending:
     for number, offer in enumerate(offers):
         boot = f"{number:016x}"
         fields = {
-            "worker": f"w{number}", "host": "h", "machine": f"m{number}", "pid": "1", "queue": f"fcq.{boot}", "template": TEMPLATE,
-            "python": PYTHON, "keys": json.dumps([KEY]), "slots": "10", "version": "0", "only": "",
-        }  # fmt: skip
+            "worker": f"w{number}",
+            "host": "h",
+            "machine": f"m{number}",
+            "pid": "1",
+            "queue": f"fcq.{boot}",
+            "template": TEMPLATE,
+            "python": PYTHON,
+            "keys": json.dumps([KEY]),
+            "slots": "10",
+            "version": "0",
+            "only": "",
+        }
         calls.worker_register(boot, fields=fields, detected={}, declared=offer, running=[], swept=True)
     steps: list[dict[str, Any]] = [
         {
-            "name": f"s{i:02d}", "kind": "experiment", "total": pending // SHAPES, "after": [], "metric": "loss", "mode": "min", "max_failures": 0,
-            "max_worker_losses": 3, "shape": f"{i:016x}", "shape_json": json.dumps({"need": need, "python": PYTHON, "key": KEY}),
+            "name": f"s{i:02d}",
+            "kind": "experiment",
+            "total": pending // SHAPES,
+            "after": [],
+            "metric": "loss",
+            "mode": "min",
+            "max_failures": 0,
+            "max_worker_losses": 3,
+            "shape": f"{i:016x}",
+            "shape_json": json.dumps({"need": need, "python": PYTHON, "key": KEY}),
         }
         for i, need in enumerate(needs)
-    ]  # fmt: skip
+    ]
     calls.run_create("bench", token="t", fields={"name": "bench", "location": "file:///nowhere"}, steps=steps)
     for step in steps:
         for first in range(0, step["total"], CHUNK):

@@ -26,7 +26,7 @@ FLOWCTL = Path(sys.executable).with_name("flowctl")
 def private_home() -> Iterator[Settings]:
     """Every FLOWCTL_ variable is replaced; the server is stopped and the folder removed at the end.
 
-    Python may write its byte code: a machine where it may not compiles each trial process' imports anew, which is not flowctl's cost.
+    Python may write its byte code: where it may not, each trial process compiles its imports anew.
     """
     folder = Path(tempfile.mkdtemp(prefix="flowctl-bench-"))
     before = dict(os.environ)

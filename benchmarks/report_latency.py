@@ -1,4 +1,4 @@
-"""How long user code waits in `report` without a checkpoint, beside a bare round trip to the same server from the same process."""
+"""How long user code waits in `report` without a checkpoint, beside a bare round trip from the same process."""
 
 import json
 from statistics import median
@@ -37,9 +37,14 @@ def main() -> None:
                 note(f"round {number}: " + ", ".join(f"{kind} {values[-1]:.3f} ms" for kind, values in found.items()))
     value, floor = median(found["report"]), median(found["ping"])
     Measurement(
-        "report_latency", value, "ms per report, median", floor, ROUND_TRIPS * floor, others={"absolute_ms": (value, BUDGET_MS)},
+        "report_latency",
+        value,
+        "ms per report, median",
+        floor,
+        ROUND_TRIPS * floor,
+        others={"absolute_ms": (value, BUDGET_MS)},
         details={"reports": len(everything), "evalsha_ms": median(found["evalsha"]), "report_ms": spread(everything)},
-    ).say()  # fmt: skip
+    ).say()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs every benchmark and prints their lines. Ends with 1 only if one could not run: being over a budget is news, not an error."""
+"""Runs every benchmark. Ends with 1 only if one could not run: being over a budget is news, not an error."""
 
 import subprocess
 import sys
@@ -10,7 +10,9 @@ BENCHMARKS = ("cold_start", "idle_worker", "trial_cost", "report_latency", "plac
 def main() -> int:
     failed = []
     for name in BENCHMARKS:
-        done = subprocess.run([sys.executable, Path(__file__).with_name(f"{name}.py")], stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name(f"{name}.py")], stdin=subprocess.DEVNULL, check=False
+        )
         if done.returncode != 0:
             failed.append(name)
     if failed:

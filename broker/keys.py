@@ -106,17 +106,21 @@ def unowned(client: Any) -> list[str]:
     runs = set(cast(list[str], client.zrange("fc:runs", 0, -1)))
     boots = set(cast(list[str], client.zrange("fc:boots", 0, -1)))
     found = []
-    for name in sorted(client.scan_iter(count=1000)):
+    names = sorted(set(client.scan_iter(count=1000)))
+    pipe = client.pipeline(transaction=False)
+    for name in names:
+        pipe.type(name).pttl(name)
+    answers = pipe.execute()
+    for name, kind, ttl_ms in zip(names, answers[::2], answers[1::2], strict=True):
         match, key = next(
             ((match, key) for pattern, key in _ROWS if (match := pattern.fullmatch(name))),
             (None, None),
         )
-        kind = cast(str, client.type(name))
         if key is None or match is None:
             found.append(f"{name}: no owner")
         elif kind not in (key.kind, "none"):
             found.append(f"{name}: a {kind}, should be a {key.kind}")
-        elif kind != "none" and not _may_live(match.groupdict(), key.lifetime, runs, boots, client.pttl(name)):
+        elif kind != "none" and not _may_live(match.groupdict(), key.lifetime, runs, boots, ttl_ms):
             found.append(f"{name}: should have ended {key.lifetime.value}")
     return found
 

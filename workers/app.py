@@ -7,6 +7,7 @@ import time.
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery, bootsteps, signals
@@ -15,12 +16,10 @@ from celery.worker.consumer.tasks import Tasks
 from kombu import Queue
 
 from flowctl.broker.settings import Settings
-from flowctl.broker.store import server_url
+from flowctl.broker.store import Broker, server_url
 from flowctl.dsl.errors import FlowctlError
-from flowctl.workers import identity, transport
+from flowctl.workers import celery_options, identity, transport
 from flowctl.workers.node import Node
-
-POOLS = ("prefork", "processes")
 
 
 def _refuse(error: FlowctlError | str, code: int = 2) -> None:
@@ -63,7 +62,10 @@ def _make() -> Celery:
 
 def default_slots() -> int:
     """Trials at once at most: FLOWCTL_SLOTS, else max(10, 2 × cores)."""
-    return int(os.environ.get("FLOWCTL_SLOTS") or max(10, 2 * (os.cpu_count() or 1)))
+    text = os.environ.get("FLOWCTL_SLOTS") or str(max(10, 2 * (os.cpu_count() or 1)))
+    if not (text.isascii() and text.isdigit() and int(text)):
+        _refuse(f"FLOWCTL_SLOTS: {text!r} is not a number of slots; use at least 1")
+    return int(text)
 
 
 EVENTS = os.environ.get("FLOWCTL_EVENTS") == "1"
@@ -82,23 +84,26 @@ def run_unit(unit: str, epoch: str) -> None:
 
 
 @signals.celeryd_init.connect
-def _prepare(conf: Any = None, options: Any = None, instance: Any = None, **_: Any) -> None:
+def _prepare(
+    sender: str = "", conf: Any = None, options: Mapping[str, Any] | None = None, instance: Any = None, **_: Any
+) -> None:
     """Before the worker is built: refuse what can't carry trials, take a name, listen on this boot's queue alone."""
-    pool = str((options or {}).get("pool") or conf.worker_pool)
-    pool = getattr(pool, "__name__", pool)
-    if not any(name in pool for name in POOLS):
-        _refuse(
-            f"the pool '{pool}' cannot carry trials: each needs a process of its own that guards it; use -P prefork"
-        )
+    given = options or {}
+    problem = celery_options.unfit(given, pool=given.get("pool") or given.get("pool_cls") or conf.worker_pool)
+    if problem is not None:
+        _refuse(problem)
     if sys.platform != "linux":
         _refuse("workers run on Linux; on this system the client and the embedded server work")
-    slots = (options or {}).get("concurrency") or conf.worker_concurrency
+    slots = given.get("concurrency") or conf.worker_concurrency
+    name = os.environ.get("FLOWCTL_WORKER_NAME") or celery_options.chosen_name(sender)
     try:
-        who = identity.take(SETTINGS.home, name=os.environ.get("FLOWCTL_WORKER_NAME"))
+        Broker.connect(SETTINGS, start=False).client.close()
+        who = identity.take(SETTINGS.home, name=name)
         conf.task_default_queue = who.queue
         conf.task_queues = [Queue(who.queue, exchange="", routing_key=who.queue, durable=True)]
-        if options is not None and options.get("queues"):
-            options["queues"] = [who.queue]
+        if given.get("task_events"):
+            conf.update(worker_send_task_events=True, worker_enable_remote_control=True)
+        instance.hostname = f"{who.worker}@{who.host}"
         Node.start(SETTINGS, who=who, task=run_unit, slots=int(slots))
     except FlowctlError as error:
         _refuse(error)
@@ -112,7 +117,10 @@ class Beating(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = (Pool,)
 
     def start(self, parent: Any) -> None:
-        Node.current().begin()
+        try:
+            Node.current().begin()
+        except FlowctlError as error:
+            _refuse(error)
 
     def terminate(self, parent: Any) -> None:
         Node.current().end()

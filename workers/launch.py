@@ -38,7 +38,6 @@ def main(options: Options) -> int:
     warnings.simplefilter("ignore", SecurityWarning)
 
     worker = app.Worker(
-        hostname=f"flowctl-{os.getpid()}@%h",
         concurrency=options.slots or default_slots(),
         pool="prefork",
         loglevel=options.loglevel,

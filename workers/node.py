@@ -5,8 +5,10 @@ A thread of its own with a client of its own, because Celery's timers stop while
 nothing with it but files.
 """
 
+import contextlib
 import logging
 import os
+import queue
 import random
 import sys
 import threading
@@ -47,7 +49,8 @@ class Node:
         self._accepting = False
         self._draining = False
         self._over = threading.Event()
-        self._wake = threading.Event()
+        # Signal handlers wake the thread too: a queue's put may interrupt itself, an event's lock would hang there.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._brokers: dict[int, Broker] = {}
 
@@ -111,21 +114,20 @@ class Node:
     def accept(self, accepting: bool) -> None:
         """Whether the consumer listens."""
         self._accepting = accepting
-        self._wake.set()
+        self._wake.put(None)
 
     def drain(self) -> None:
-        """No more work; what runs is asked to end and goes back with what it saved."""
+        """No more work; what runs is asked to end and goes back with what it saved. Safe in a signal handler."""
         self._draining = True
-        self._wake.set()
+        self._wake.put(None)
 
     def end(self) -> None:
         """The pool is gone: says goodbye, so that nothing waits for a lease."""
-        if self._over.is_set():
+        if self._over.is_set() or self._thread is None:
             return
         self._over.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
+        self._wake.put(None)
+        self._thread.join(timeout=10)
         try:
             broker = Broker.connect(self.settings, start=False)
             broker.calls.worker_leave(self.identity.boot, text=f"worker {self.identity.worker} stopped")
@@ -186,8 +188,7 @@ class Node:
         chores = Chores(settings=self.settings, keyring=self.keyring, owner=self.identity.boot)
         drained = False
         while not self._over.is_set():
-            self._wake.wait(BEAT_S * random.uniform(0.8, 1.0))
-            self._wake.clear()
+            self._sleep(BEAT_S * random.uniform(0.8, 1.0))
             try:
                 if broker is None:
                     broker = Broker.connect(self.settings, start=False)
@@ -205,6 +206,12 @@ class Node:
             if self._draining:
                 for file in units.running(self.identity.units):
                     attention.nudge(self.identity.boot, file.unit, b"p")
+
+    def _sleep(self, timeout_s: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._wake.get(timeout=timeout_s)
+            while True:
+                self._wake.get_nowait()
 
     def _beat(self, broker: Broker) -> None:
         files = units.running(self.identity.units)

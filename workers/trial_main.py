@@ -163,10 +163,12 @@ def _cause(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     except BaseException:
         trace = "".join(traceback.format_tb(trail))
     sys.stderr.write(trace)
-    return {
+    cause = {
         "kind": "exception",
         "type": type(error).__name__,
         "text": text[:4000],
         "place": place,
         "traceback": trace[-16000:],
     }
+    # half a surrogate pair is text to Python and to nobody else
+    return {key: value.encode("utf-8", "backslashreplace").decode() for key, value in cause.items()}

@@ -244,7 +244,7 @@ def test_leaving_ends_all_that_a_boot_had(world: World) -> None:
 
     assert [world.state(f"r1:train:{index}") for index in range(3)] == ["pending", "cancelled", "pending"]
     assert [world.field(f"r1:train:{index}", "losses") for index in range(3)] == ["1", "1", None]
-    left = [key for key in world.client.keys() if "b1" in key]
+    left = [key for key in world.dump() if "b1" in key]
     assert left == ["fc:boot:b1"]
     assert (world.client.zcard("fc:boots"), world.client.hlen("fc:workers"), world.client.hlen("fc:free")) == (0, 0, 0)
 

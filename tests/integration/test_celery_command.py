@@ -1,4 +1,4 @@
-"""A worker that Celery's own command starts on our application equals one of `flowctl worker`, or says why it cannot."""
+"""A worker that Celery's own command starts on our application equals `flowctl worker`, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_it_hands_its_trials_back_when_it_is_stopped(cluster: Cluster) -> None:
 def test_another_pool_is_refused_in_one_line(cluster: Cluster, pool: str) -> None:
     done = refused(cluster, [*CELERY, "-P", pool])
 
-    assert f"the pool '{pool}'" in done or "the pool '" in done
+    assert f"the pool '{pool.removesuffix('s')}' cannot carry trials" in done
     assert "-P prefork" in done
     assert cluster.client.zcard("fc:boots") == 0
 
@@ -59,8 +59,9 @@ def test_a_server_that_is_not_there_is_said_in_one_line(cluster: Cluster, comman
 
 def refused(cluster: Cluster, command: list[str], **env: str) -> str:
     """The one line with which a worker that cannot start ends; Celery's own remarks to a root user left out."""
+    env = {**cluster.env, **env}
     done = subprocess.run(
-        command, env={**cluster.env, **env}, cwd=cluster.root, capture_output=True, text=True, timeout=WAIT_S, check=False
+        command, env=env, cwd=cluster.root, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode not in (0, None), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -7,11 +7,18 @@ import random
 import signal
 import subprocess
 import time
+from functools import partial
 
 import pytest
 from cluster import FLOWCTL, Cluster
 
 TRIALS = 5000
+
+
+def is_expanded(cluster: Cluster, run: str) -> bool:
+    return bool(cluster.client.hget(f"fc:step:{run}:train", "expanded") == str(TRIALS))
+
+
 SCRIPT = f"""
 from flowctl import experiment, uniform
 
@@ -21,9 +28,7 @@ def train(config):
 """
 
 
-@pytest.mark.parametrize(
-    "rounds", [3, pytest.param(30, marks=[pytest.mark.acceptance, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=[pytest.mark.acceptance, pytest.mark.timeout(3600)])])
 def test_either_no_run_is_left_or_one_with_all_trials(cluster: Cluster, rounds: int) -> None:
     """No worker here offers a license, so trials are made and none runs."""
     luck = random.Random(5)
@@ -50,15 +55,14 @@ def test_either_no_run_is_left_or_one_with_all_trials(cluster: Cluster, rounds: 
             assert cluster.client.pttl(f"fc:name:{run}") != -1
             continue
         left.append(run)
-        key = f"fc:step:{run}:train"
-        cluster.until(lambda key=key: cluster.client.hget(key, "expanded") == str(TRIALS), what=f"all trials of {run}")
+        cluster.until(partial(is_expanded, cluster, run), what=f"all trials of {run}")
         counts = cluster.status(run)["counts"]
         assert (counts["pending"], counts["total"]) == (TRIALS, TRIALS)
         units = sum(1 for _ in cluster.client.scan_iter(f"fc:unit:{run}:*", count=5000))
         assert units == TRIALS
-        values = [trial["config"]["x"] for trial in cluster.results(run)]
-        assert len(set(values)) == TRIALS
-        assert cluster.violations() == []
+        folder = cluster.folder(run)
+        values = {config["x"] for shard in range(TRIALS // 1000) for config in folder.read_shard("train", shard)}
+        assert len(values) == TRIALS
         cluster.flowctl("cancel", run, check=True)
         assert cluster.wait(run, state="cancelled")["counts"]["cancelled"] == TRIALS
     assert not cluster.client.zcard("fc:expanding")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cluster import Cluster
@@ -121,7 +122,17 @@ def test_report_of_what_cannot_be_a_row_is_that_trials_error_naming_the_key(shar
     run = shared.submit(trains(body, param_space=f"{{'i': grid(range({len(values)}))}}"))
     shared.wait(run, state="failed")
 
-    words = ["int", "NoneType", "str", "list", "0 (int)", "metrics.bad", "metrics.a.b", "training_iteration", "time_total"]
+    words = [
+        "int",
+        "NoneType",
+        "str",
+        "list",
+        "0 (int)",
+        "metrics.bad",
+        "metrics.a.b",
+        "training_iteration",
+        "time_total",
+    ]
     trials = by_index(shared, run)
     for index, word in enumerate(words):
         cause = trials[index]["cause"]
@@ -202,4 +213,4 @@ def test_each_trial_works_in_a_folder_of_its_own_that_is_empty_at_first(shared: 
     metrics = [trial["metrics"] for trial in shared.results(run)]
     assert [each["text"] for each in metrics] == ["0", "1", "2", "3"]
     assert len({each["folder"] for each in metrics}) == 4
-    assert not any(os.path.exists(each["folder"]) for each in metrics)
+    assert not any(Path(each["folder"]).exists() for each in metrics)

@@ -163,6 +163,7 @@ def test_sweep_without_a_best_stops_what_needs_its_best(cluster: Cluster) -> Non
     assert "no trial" in cluster.flowctl("status", run).stdout
 
 
+@pytest.mark.timeout(300)
 def test_pipeline_example_runs_from_raw_data_to_the_held_out_part(cluster: Cluster) -> None:
     """Acceptance 2."""
     planned = cluster.flowctl("plan", str(EXAMPLE), check=True).stdout

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cluster import Cluster
 from trial_scripts import body, epochs
 
 
 def test_the_journal_reaches_the_storage_and_the_stream_is_cut(cluster: Cluster) -> None:
-    cluster.worker(cpu=2)
+    worker = cluster.worker(cpu=2)
     run = cluster.submit(epochs(trials=3, epochs=2, epoch_s=0.01))
     cluster.wait(run)
     cluster.until(lambda: not cluster.client.sismember("fc:journals", run), what="the end of the journal")
 
-    told = {name: fields for name, fields in cluster.client.xrange(f"fc:events:{run}")}
+    told = dict(cluster.client.xrange(f"fc:events:{run}"))
     kept = {str(event["id"]): event for event in cluster.folder(run).journal_read()}
     assert set(told) <= set(kept)
     for name, fields in told.items():
@@ -25,6 +27,7 @@ def test_the_journal_reaches_the_storage_and_the_stream_is_cut(cluster: Cluster)
     runs = [event["to"] for event in kept.values() if event["kind"] == "run"]
     assert runs == ["submitted", "running", "completed"]
 
+    worker.stop()
     calls, owner = cluster.broker.calls, "test"
     cluster.client.sadd("fc:journals", run)
     cluster.until(lambda: calls.journal_take(owner=owner).word == "OK", what="the journal's lease")
@@ -41,9 +44,15 @@ def test_a_storage_that_a_worker_cannot_write_to(cluster: Cluster) -> None:
     blocked.write_text("a file where the trials' folders must be")
     cluster.worker(cpu=1, name="blind")
 
-    cluster.until(lambda: "a file stands" in (cluster.trial(run, 0)["pending"] or {}).get("text", ""), what="the reason")
-    trial = cluster.trial(run, 0)
-    assert (trial["attempts"], trial["failures"], trial["losses"]) == (0, 0, 0)
+    seen: list[dict[str, Any]] = []
+
+    def says_why() -> bool:
+        seen.append(cluster.trial(run, 0))
+        return "a file stands" in (seen[-1]["pending"] or {}).get("text", "")
+
+    cluster.until(says_why, what="the reason")
+    assert (seen[-1]["attempts"], seen[-1]["failures"], seen[-1]["losses"]) == (0, 0, 0)
+    assert seen[-1]["history"] == []
     assert not cluster.lines("ran")
 
     blocked.unlink()
@@ -61,7 +70,8 @@ def test_a_storage_that_a_worker_cannot_see(cluster: Cluster) -> None:
     cluster.storage.rename(away)
     cluster.worker(cpu=1, name="blind")
 
-    cluster.until(lambda: "cannot see" in (cluster.client.hget(f"fc:unit:{cluster.unit(run, 0)}", "reason") or ""), deadline_s=120)
+    key = f"fc:unit:{cluster.unit(run, 0)}"
+    cluster.until(lambda: "cannot see" in (cluster.client.hget(key, "reason") or ""), what="the reason", deadline_s=120)
     assert "worker blind cannot see" in cluster.flowctl("status", f"{run}/0").stdout
 
     away.rename(cluster.storage)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import random
 import signal
+import subprocess
 import time
+from functools import partial
 
 import psutil
 import pytest
-from cluster import ENDED, LEASE_TTL_S, Cluster, Worker
+from cluster import ENDED, FLOWCTL, LEASE_TTL_S, Cluster, Worker
 from trial_scripts import body, epochs, repeated
 
 ALLOWED_S = LEASE_TTL_S + 2.0
@@ -53,7 +57,7 @@ def test_trials_of_a_killed_worker_run_elsewhere(cluster: Cluster, rounds: int, 
         for unit, epoch in theirs.items():
             what = f"{unit} elsewhere (round {round_})"
             left_s = killed + ALLOWED_S * slow - time.monotonic()
-            cluster.until(lambda u=unit, e=epoch: moved(cluster, u, victim.boot, e), what=what, deadline_s=left_s)
+            cluster.until(partial(moved, cluster, unit, victim.boot, epoch), what=what, deadline_s=left_s)
         cluster.wait(run)
         check(cluster, run, trials=6, epochs=8)
         files = [cluster.side / str(index) for index in range(6)]
@@ -95,7 +99,7 @@ def test_a_worker_that_dies_before_it_claims(cluster: Cluster) -> None:
     check(cluster, run, trials=2, epochs=2)
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=FULL)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=FULL)])
 def test_a_worker_that_dies_while_it_claims(cluster: Cluster, rounds: int) -> None:
     for round_ in range(rounds):
         victim = cluster.worker(cpu=1, name=f"victim{round_}")
@@ -110,7 +114,7 @@ def test_a_worker_that_dies_while_it_claims(cluster: Cluster, rounds: int) -> No
         (cluster.side / "0").unlink()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=FULL)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=FULL)])
 def test_a_worker_that_dies_while_it_finishes(cluster: Cluster, rounds: int) -> None:
     """Killed when the outcome record appears: the outcome is published by the next attempt, which runs no user code."""
     for round_ in range(rounds):
@@ -173,6 +177,30 @@ def test_a_worker_whose_main_process_is_killed(cluster: Cluster) -> None:
     victim.kill_group()
 
 
+def test_a_worker_that_is_frozen_for_longer_than_a_lease(cluster: Cluster) -> None:
+    """Its trial runs elsewhere; when it wakes up, it is told so, ends what it has, and is of use again."""
+    frozen = cluster.worker(cpu=1, name="frozen")
+    run = cluster.submit(epochs(trials=1, epochs=10, epoch_s=0.3))
+    cluster.until(lambda: "kept 2" in cluster.lines("0"))
+    (unit,) = on(cluster, run, frozen)
+    trial = cluster.trial_pids(run, 0)[0]
+    os.killpg(frozen.pid, signal.SIGSTOP)
+    cluster.worker(cpu=1, name="other")
+    cluster.until(partial(moved, cluster, unit, frozen.boot, 1), what="the trial elsewhere")
+    assert cluster.used()[frozen.boot]["cpu"] == 10_000, "what a lost trial holds is not given away"
+    os.killpg(frozen.pid, signal.SIGCONT)
+
+    cluster.wait(run)
+
+    assert [attempt["outcome"] for attempt in cluster.trial(run, 0)["history"]] == ["lost", "completed"]
+    cluster.until(lambda: not psutil.pid_exists(trial), what="the end of the lost trial")
+    check(cluster, run, trials=1, epochs=10)
+    cluster.until(lambda: not cluster.used(), what="the return of what the lost trial held")
+    again = cluster.submit(body("note('who', me.worker)\ntime.sleep(0.5)", trials=4))
+    cluster.wait(again)
+    assert set(cluster.lines("who")) == {"frozen", "other"}
+
+
 def test_a_worker_that_is_told_to_stop_hands_its_trials_back(cluster: Cluster) -> None:
     worker = cluster.worker(cpu=2, name="first")
     run = cluster.submit(epochs(trials=2, epochs=10, epoch_s=0.2))
@@ -216,10 +244,6 @@ def test_two_workers_share_a_sweep_whose_submitter_dies(cluster: Cluster, trial_
         trials=24,
         options="metric='score', mode='max'",
     )
-    import subprocess
-
-    from cluster import FLOWCTL
-
     terminal = subprocess.Popen(
         [FLOWCTL, "submit", str(cluster.script(script)), "--name", "shared", "--watch"],
         env=cluster.env,
@@ -232,9 +256,6 @@ def test_two_workers_share_a_sweep_whose_submitter_dies(cluster: Cluster, trial_
     assert int(cluster.client.hget("fc:step:shared:train", "completed")) < 3
 
     cluster.wait("shared")
-
-    import csv
-    import io
 
     rows = list(csv.DictReader(io.StringIO(cluster.flowctl("results", "shared", "--csv", check=True).stdout)))
     assert len(rows) == 24

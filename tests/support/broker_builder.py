@@ -1,4 +1,4 @@
-"""Builders for tests of the broker: a world of boots, runs and attempts on a real server, spoken to through its scripts.
+"""Builders for tests of the broker: a world of boots, runs and attempts on a real server, spoken to by its scripts.
 
 Time is never slept through: deadlines are moved to the past by hand.
 """

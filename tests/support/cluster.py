@@ -276,9 +276,9 @@ class Cluster:
         for process in psutil.process_iter():
             try:
                 env = process.environ()
-                if env.get("FLOWCTL_ATTEMPT") and env.get("FLOWCTL_HOME") in homes:
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        yield process.pid, env["FLOWCTL_ATTEMPT"]
+                mark = env.get("FLOWCTL_ATTEMPT") if env.get("FLOWCTL_HOME") in homes else None
+                if mark and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process.pid, mark
             except (psutil.Error, OSError):
                 continue
 
@@ -286,6 +286,10 @@ class Cluster:
         """The lines of a file that scripts wrote into `side`; none if there is no such file."""
         path = self.side / name
         return path.read_text().splitlines() if path.exists() else []
+
+    def has_lines(self, name: str, least: int) -> bool:
+        """Whether that file has at least so many lines."""
+        return len(self.lines(name)) >= least
 
     def until(self, holds: Callable[[], object], *, what: str = "it", deadline_s: float = WAIT_S) -> None:
         """Waits for a condition; fails with the workers' last words."""
@@ -308,7 +312,7 @@ class Cluster:
     def events(self, run: str) -> list[dict[str, str]]:
         """All events of a run in order: those of its journal on storage and those still in the server."""
         found = {str(event["id"]): event for event in self.folder(run).journal_read()}
-        found |= {name: fields for name, fields in self.client.xrange(f"fc:events:{run}")}
+        found |= dict(self.client.xrange(f"fc:events:{run}"))
         return [found[name] for name in sorted(found, key=lambda name: tuple(map(int, name.split("-"))))]
 
     def ends(self, run: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Scripts for tests of whole runs. Their trials write what they do into files of the folder SIDE, one line at a time."""
+"""Scripts for tests of whole runs. Their trials write what they do into files of the folder SIDE, line by line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def keep(epoch, **metrics):
 def epochs(*, trials: int, epochs: int, epoch_s: float, options: str = "") -> str:
     """Trials that go on from their checkpoints. In SIDE/<index>: `start ATTEMPT FROM`, `did EPOCH`, `kept EPOCH`."""
     return f"""{HEAD}
-@experiment(param_space={{"x": grid(list(range({trials})))}}, metric="epoch", mode="max", resources={{"cpu": 1}}, {options})
+X = grid(list(range({trials})))
+
+@experiment(param_space={{"x": X}}, metric="epoch", mode="max", resources={{"cpu": 1}}, {options})
 def train(config):
     me = get_context()
     done = restored()
@@ -63,8 +65,9 @@ def repeated(lines: list[str]) -> list[str]:
         word, *numbers = line.split()
         if word == "kept":
             kept = int(numbers[0])
-        elif word == "did" and int(numbers[0]) <= kept:
-            wrong.append(f"{line} after kept {kept}")
-        elif word == "start" and int(numbers[1]) not in (kept, kept + 1):
+            continue
+        is_again = word == "did" and int(numbers[0]) <= kept
+        is_elsewhere = word == "start" and not kept <= int(numbers[1]) <= kept + 1
+        if is_again or is_elsewhere:
             wrong.append(f"{line} after kept {kept}")
     return wrong

@@ -1,5 +1,5 @@
 -- What every script shares: the clock, replies, events, and the one transition table (inserted from dsl/states.py).
-local TRANSITIONS = cjson.decode('@@TRANSITIONS@@')
+local TRANSITIONS
 
 local function now_ms()
   local t = redis.call('TIME')
@@ -27,6 +27,7 @@ local function event(run, now, kind, ...)
 end
 
 local function may(entity, from, to)
+  TRANSITIONS = TRANSITIONS or cjson.decode('@@TRANSITIONS@@')
   local sources = TRANSITIONS[entity][to]
   if not sources then return false end
   for i = 1, #sources do
