@@ -90,7 +90,7 @@ def _shapes() -> list[Vector]:
 
 
 def _roomy(workers: int) -> list[Vector]:
-    """Room for a batch: one giant, or a hundred of ten sizes, a third of them with licenses, no two with the same free."""
+    """Room for a batch: one giant, or a hundred of ten sizes, some with licenses, no two with the same free."""
     if workers == 1:
         return [{"cpu": 10**8, "slot": 10**8, "license": 10**8}]
     return [

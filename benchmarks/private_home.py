@@ -29,6 +29,7 @@ def private_home() -> Iterator[Settings]:
     Python may write its byte code: where it may not, each trial process compiles its imports anew.
     """
     folder = Path(tempfile.mkdtemp(prefix="flowctl-bench-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("FLOWCTL_")]:
         del os.environ[name]

@@ -163,7 +163,11 @@ def _room(shape: Shape, workers: Sequence[WorkerView]) -> tuple[str, str, str | 
             f"needs {dim} {show_tokens(dim, shape.need[dim])}; "
             f"the nearest worker, {nearest.worker}, offers {show_tokens(dim, nearest.offer.get(dim, 0))}"
         )
-        return "impossible", text, f"start one that does: flowctl worker --resources {dim}={_as_option(dim, shape.need[dim])}"
+        return (
+            "impossible",
+            text,
+            f"start one that does: flowctl worker --resources {dim}={_as_option(dim, shape.need[dim])}",
+        )
     free = {worker.boot: _lacking(shape.need, {dim: worker.free(dim) for dim in worker.offer}) for worker in able}
     if any(not lacking for lacking in free.values()):
         return "placing", "about to be placed", None

@@ -37,6 +37,11 @@ class Broker:
         broker.store_id = opened.rest[1]
         return broker
 
+    def scope_of(self, worker: str) -> str | None:
+        """Where the name of a worker is held now (machine and state folder, as a digest), or None if it is free."""
+        boot = self.client.hget("fc:workers", worker)
+        return None if boot is None else str(self.client.hget(f"fc:boot:{boot}", "scope") or "")
+
     def tick(self) -> Reply:
         """Lets time act: reaps, places. Workers and clients call it alike."""
         return self.calls.tick()

@@ -97,8 +97,9 @@ def _prepare(
     slots = given.get("concurrency") or conf.worker_concurrency
     name = os.environ.get("FLOWCTL_WORKER_NAME") or celery_options.chosen_name(sender)
     try:
-        Broker.connect(SETTINGS, start=False).client.close()
-        who = identity.take(SETTINGS.home, name=name)
+        broker = Broker.connect(SETTINGS, start=False)
+        who = identity.take(SETTINGS.home, name=name, scope_of=broker.scope_of)
+        broker.client.close()
         conf.task_default_queue = who.queue
         conf.task_queues = [Queue(who.queue, exchange="", routing_key=who.queue, durable=True)]
         if given.get("task_events"):

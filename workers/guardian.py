@@ -37,6 +37,7 @@ from flowctl.workers.process import Exit, TrialProcess
 from flowctl.workers.rows import RowLog
 
 HANDBACK_DELAY_MS = 5000
+LONGEST_WAIT_S = 60.0
 PUBLISH_RETRY_S = 0.5
 log = logging.getLogger("flowctl")
 
@@ -142,7 +143,7 @@ class Guardian:
             if not self.is_lost:
                 self._close()
         finally:
-            self.process.kill()
+            self.process.sweep()
             while not self.jobs.is_idle:
                 select.select([self.jobs.fd], [], [], 1.0)
                 self.jobs.collect()
@@ -212,7 +213,8 @@ class Guardian:
             self.rows.flush_at,
             self.output.flush_at,
         ]
-        return max(0, int((min(at for at in times if at is not None) - time.monotonic()) * 1000) + 1)
+        due_s = min(at for at in times if at is not None) - time.monotonic()
+        return int(min(max(0.0, due_s), LONGEST_WAIT_S) * 1000) + 1
 
     def _on_time(self) -> None:
         now = time.monotonic()
@@ -241,7 +243,7 @@ class Guardian:
 
     def _on_wanted(self, word: str) -> None:
         """What the server wants of this attempt, or that the trial has said its last word."""
-        if word == "LOST":
+        if word == "LOST" and not self.is_lost:
             log.warning("lost %s epoch %s: stopping it", self.fence.unit, self.fence.epoch)
             self.is_lost = True
             self.lease.renew_at = float("inf")

@@ -3,10 +3,12 @@ before the pool forks.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,8 @@ class Identity:
     boot: str
     folder: Path
     machine: str
+    scope: str
+    """Where the lock on the name holds: this machine and this state folder."""
     host: str
     lock_fd: int
 
@@ -35,27 +39,28 @@ class Identity:
         return self.folder / self.boot
 
 
-def take(home: Path, *, name: str | None) -> Identity:
-    """Takes a worker's name: the given one, or the host's, then host-2, host-3, … Raises RefusedError if the given
-    one is running.
+def take(home: Path, *, name: str | None, scope_of: Callable[[str], str | None]) -> Identity:
+    """Takes a worker's name: the given one, or the host's, then host-2, host-3, … `scope_of` says where a name that the
+    server knows is held. Raises RefusedError if the given one is another's.
     """
-    host = socket.gethostname()
+    host, machine = socket.gethostname(), machine_id()
     workers = home / "workers"
     workers.mkdir(mode=0o700, parents=True, exist_ok=True)
+    scope = hashlib.sha256(f"{machine}\0{workers.resolve()}".encode()).hexdigest()[:16]
     base = re.sub(r"[^A-Za-z0-9._-]", "-", name or host)[:60] or "worker"
     for number in range(1, 1000):
         worker = base if number == 1 else f"{base}-{number}"
-        fd = _lock(workers / f"{worker}.lock")
+        fd = _lock(workers / f"{worker}.lock") if scope_of(worker) in (None, scope) else None
         if fd is not None:
             boot = secrets.token_hex(8)
             folder = workers / worker
             (folder / boot).mkdir(mode=0o700, parents=True, exist_ok=True)
-            return Identity(worker=worker, boot=boot, folder=folder, machine=machine_id(), host=host, lock_fd=fd)
-        if name:
-            raise RefusedError(
-                f"a worker named '{name}' already runs on this machine", cure="give another --name, or none"
+            return Identity(
+                worker=worker, boot=boot, folder=folder, machine=machine, scope=scope, host=host, lock_fd=fd
             )
-    raise RefusedError("a thousand workers run on this machine already")
+        if name:
+            raise RefusedError(f"a worker named '{name}' runs already", cure="give another --name, or none")
+    raise RefusedError("a thousand workers of this name run already")
 
 
 def machine_id() -> str:

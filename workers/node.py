@@ -152,6 +152,7 @@ class Node:
             "worker": who.worker,
             "host": who.host,
             "machine": who.machine,
+            "scope": who.scope,
             "pid": str(os.getpid()),
             "queue": who.queue,
             "template": self.message,

@@ -8,8 +8,8 @@ local running, dispatch_ms, swept = cjson.decode(ARGV[5]), tonumber(ARGV[6]), AR
 local now = now_ms()
 local before = redis.call('HGET', 'fc:workers', fields.worker)
 if before and before ~= boot then
-  local machine = redis.call('HGET', 'fc:boot:' .. before, 'machine')
-  if machine == fields.machine and swept then
+  local scope = redis.call('HGET', 'fc:boot:' .. before, 'scope') -- where a name's lock proves that no other start lives
+  if scope == fields.scope and swept then
     forget_boot(before, 'the worker was started again', now)
   else
     return { 'NAME_TAKEN', before }

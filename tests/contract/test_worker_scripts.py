@@ -98,6 +98,13 @@ def test_a_draining_boot_that_registers_again_still_drains(world: World) -> None
     assert (world.client.hget("fc:boot:b1", "state"), world.state()) == ("draining", "pending")
 
 
+def test_a_name_of_another_state_folder_of_the_machine_is_refused(world: World) -> None:
+    """The lock on a name holds in one state folder: another one proves nothing about the boot that has the name."""
+    world.register("b1", worker="w", machine="m", scope="one")
+
+    assert world.register("b2", worker="w", machine="m", scope="two", swept=True).word == "NAME_TAKEN"
+
+
 # --- what a machine has ---
 
 

@@ -33,6 +33,8 @@ def expand_chunk(broker: Broker, folder: RunFolder, step: Step, *, first: int, k
         folder.write_shard(step.name, start // CHUNK, [config_at(step, index) for index in range(start, start + count)])
     shape, _ = shape_of(step, python=python, key_id=key_id)
     reply = broker.calls.trials_add(folder.run, step.name, first=start, n=count, shape=shape)
+    if reply.word == "GAP":  # the server has forgotten some since: go on from there
+        return int(reply.rest[0])
     if reply.word != "OK":
         return step.total
     return max(int(reply.rest[0]), start + count)
