@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowctl.dsl.names import did_you_mean
-
 
 class Config(dict[str, Any]):
     """`config["opt"]["lr"]` and `config.opt.lr` are the same; dictionaries inside, also in lists, are `Config` too.
@@ -26,6 +24,8 @@ class Config(dict[str, Any]):
             raise AttributeError(f"the configuration has no {name!r}; {self._cure(name)}") from None
 
     def _cure(self, name: str) -> str:
+        from flowctl.dsl.names import did_you_mean  # only where something is wrong: every trial imports this module
+
         return did_you_mean(name, [key for key in self if isinstance(key, str)], kind="keys")
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
-from datetime import date, time
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -95,7 +95,8 @@ def _encode_other(value: object, place: str, depth: int) -> JSON:
         return encode_float(float(value))
     if isinstance(value, (list, tuple)):
         return [_encode(inner, f"{place}[{i}]", depth + 1) for i, inner in enumerate(value)]
-    if isinstance(value, (date, time)):
+    loaded = sys.modules.get("datetime")  # without it there is no such value; every trial imports this module
+    if loaded is not None and isinstance(value, (loaded.date, loaded.time)):
         return value.isoformat()
     if _is_array(value):
         return _array(value, place, depth)

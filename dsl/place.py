@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import PurePath
 from types import FrameType, FunctionType
 
 _OWN = ("flowctl.dsl", "flowctl.dsl.")
@@ -12,7 +12,7 @@ _OWN = ("flowctl.dsl", "flowctl.dsl.")
 def function_place(function: object) -> str | None:
     """The place of a function's first line, its decorator included; None for what is no Python function."""
     if isinstance(function, FunctionType):
-        return f"{PurePath(function.__code__.co_filename).name}:{function.__code__.co_firstlineno}"
+        return f"{_base(function.__code__.co_filename)}:{function.__code__.co_firstlineno}"
     return None
 
 
@@ -22,9 +22,14 @@ def caller_place() -> str | None:
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name != _OWN[0] and not name.startswith(_OWN[1]):
-            return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            return f"{_base(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
+
+
+def _base(path: str) -> str:
+    """The last part; every trial imports this module, and pathlib costs it milliseconds."""
+    return path.rpartition(os.sep)[2]
 
 
 def at(place: str | None, what: str) -> str:

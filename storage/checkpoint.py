@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowctl.dsl.jsonvalue import decode, encode
 from flowctl.storage.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 METADATA = ".metadata.json"
 
@@ -51,6 +51,9 @@ class Checkpoint:
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the files into `path` (made if absent; without it, a new temporary folder) and return it."""
+        import shutil
+        import tempfile
+
         target = tempfile.mkdtemp(prefix="checkpoint-") if path is None else os.fspath(path)
         try:
             shutil.copytree(self.path, target, dirs_exist_ok=True)
@@ -70,6 +73,8 @@ class Checkpoint:
 
     def get_metadata(self) -> dict[str, Any]:
         """The JSON that is kept beside the files; empty if there is none."""
+        from pathlib import Path
+
         file = Path(self.path, METADATA)
         try:
             value = decode(json.loads(file.read_text("utf-8")))
@@ -83,6 +88,8 @@ class Checkpoint:
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the JSON that is kept beside the files."""
+        from pathlib import Path
+
         text = json.dumps(encode(dict(metadata), "metadata"), allow_nan=False, ensure_ascii=False, indent=1)
         temporary = Path(self.path, f".tmp-{os.getpid()}-{os.urandom(4).hex()}")
         try:
@@ -104,6 +111,8 @@ class Checkpoint:
 
 
 def _folder(path: str | os.PathLike[str]) -> str:
+    from pathlib import Path
+
     text = os.fspath(path)
     if not text.strip():
         raise CheckpointError("a checkpoint's path is empty", cure="pass the folder that holds its files")

@@ -1,21 +1,25 @@
 """What user code calls inside a trial or stage: report, get_checkpoint, get_context. Outside of one, a script runs on
 alone.
 
-Light: it imports neither celery nor redis nor fsspec. All that lasts goes through the guardian; a trial process holds
-no password and no key.
+Light: it imports neither celery nor redis nor fsspec, and what a trial may not need only where it is used. All that
+lasts goes through the guardian; a trial process holds no password and no key.
 """
+
+from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowctl.dsl.jsonvalue import decode, encode
-from flowctl.dsl.stop import first_stop
-from flowctl.storage.checkpoint import Checkpoint
 from flowctl.workers.channel import Channel, ChannelClosed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flowctl.storage.checkpoint import Checkpoint
 
 AUTOMATIC = ("training_iteration", "attempt", "time_total_s", "timestamp")
 """Keys of a row that flowctl fills; a user's key of that name is refused."""
@@ -93,7 +97,7 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
     attempt is to end. Outside of a trial it prints the metrics and returns.
     """
     plain = _plain(metrics)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+    if checkpoint is not None and not is_checkpoint(checkpoint):
         kind = type(checkpoint).__name__
         raise TypeError(f"report: checkpoint must be a Checkpoint, not {kind}; use Checkpoint.from_directory(path)")
     session = _current
@@ -110,7 +114,7 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
         "training_iteration": row["training_iteration"],
         "time_total_s": row["time_total_s"],
         "timestamp": row["timestamp"],
-        "checkpoint": None if checkpoint is None else str(Path(checkpoint.path).absolute()),
+        "checkpoint": None if checkpoint is None else checkpoint.path,
     }
     answer = _ask(session, frame)
     if answer.get("error"):
@@ -134,6 +138,8 @@ def get_checkpoint() -> Checkpoint | None:
     answer = _ask(_current, {"t": "get_checkpoint"})
     if answer.get("error"):
         raise RuntimeError(answer["error"])
+    from flowctl.storage.checkpoint import Checkpoint
+
     return None if answer.get("path") is None else Checkpoint.from_directory(answer["path"])
 
 
@@ -151,6 +157,8 @@ def fetch_checkpoint(ref: Mapping[str, Any]) -> Path:
     answer = _ask(_current, {"t": "fetch", "ref": dict(ref)})
     if answer.get("error"):
         raise RuntimeError(answer["error"])
+    from pathlib import Path
+
     return Path(answer["path"])
 
 
@@ -159,6 +167,13 @@ def _ask(session: Session, frame: dict[str, Any]) -> dict[str, Any]:
         return session.channel.ask(frame)
     except ChannelClosed as error:
         raise TrialStopped("the guardian of this trial is gone") from error
+
+
+def is_checkpoint(value: object) -> bool:
+    """Whether it is one, without importing more than the value's own maker has."""
+    from flowctl.storage.checkpoint import Checkpoint
+
+    return isinstance(value, Checkpoint)
 
 
 def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +202,8 @@ def _check_metric(plain: Mapping[str, Any], metric: str) -> None:
 
 def _stop_condition(session: Session, row: dict[str, Any]) -> str | None:
     if session.stop:
+        from flowctl.dsl.stop import first_stop
+
         held = first_stop(session.stop, row)
         if held is not None:
             return f"stop condition: {held}"

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -324,8 +325,18 @@ def other_worker(site: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     declared = {"cpu": 10_000, "slot": 10_000}
     calls = site.broker.calls
     calls.worker_register("b0", fields={**fields, **more}, detected={}, declared=declared, running=[], swept=True)
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(1):
+            calls.worker_beat("b0", accepting=True, running=[])
+
     calls.worker_beat("b0", accepting=True, running=[])
+    beating = threading.Thread(target=beat)
+    beating.start()
     yield "3.9"
+    over.set()
+    beating.join()
     calls.worker_leave("b0", text="over")
 
 

@@ -20,9 +20,10 @@ pytestmark = pytest.mark.xdist_group("flows")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 
 
+@pytest.mark.timeout(300)
 def test_digits_sweep_finds_a_model_whose_accuracy_its_checkpoint_confirms(cluster: Cluster, tmp_path: Path) -> None:
     """Acceptance 1."""
-    done = cluster.flowctl("run", str(EXAMPLE), "--name", "digits")
+    done = cluster.flowctl("run", str(EXAMPLE), "--name", "digits", timeout_s=240)
 
     assert done.returncode == 0, done.stdout + done.stderr
     trials = cluster.results("digits", "--verify")

@@ -170,7 +170,7 @@ def test_pipeline_example_runs_from_raw_data_to_the_held_out_part(cluster: Clust
     body = cluster.json("plan", str(EXAMPLE))
     graph = cluster.flowctl("plan", str(EXAMPLE), "--mermaid", check=True).stdout
 
-    done = cluster.flowctl("run", str(EXAMPLE), "--name", "pipe")
+    done = cluster.flowctl("run", str(EXAMPLE), "--name", "pipe", timeout_s=240)
 
     assert done.returncode == 0, done.stdout + done.stderr
     names = ["prepare", "sweep", "retrain", "evaluate"]

@@ -125,7 +125,7 @@ def test_a_worker_that_dies_while_it_finishes(cluster: Cluster, rounds: int) -> 
             pass
         victim.kill()
         was_published = cluster.state(run, 0) == "completed"
-        other = cluster.worker(cpu=1, name=f"other{round_}")
+        other = cluster.worker(cpu=1, name=f"other{round_}", far=True)
         cluster.wait(run)
         other.stop()
         check(cluster, run, trials=1, epochs=2)
