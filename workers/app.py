@@ -36,7 +36,6 @@ def _make() -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,
-        broker_pool_limit=1,
         result_backend=None,
         task_ignore_result=True,
         task_serializer="json",

@@ -4,6 +4,7 @@ local function open_bucket(run, step, shape)
   if redis.call('EXISTS', key) == 1 then
     local order = redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'order')
     redis.call('ZADD', 'fc:buckets', order, run .. ':' .. step .. ':' .. shape)
+    redis.call('HSET', 'fc:tick', 'changed', '1')
   end
 end
 

@@ -8,11 +8,24 @@ local function put_back(unit, run, step, index)
   if state == 'ready' or state == 'running' then open_bucket(run, step, shape) end
 end
 
-local function fits(need, free)
-  for dim, n in pairs(need) do
-    if n > (free[dim] or 0) then return false end
+-- `wants` is a shape's need as pairs in an array, the scarcest first: most boots are told from the first pair.
+local function fits(wants, free)
+  for i = 1, #wants do
+    if wants[i][2] > (free[wants[i][1]] or 0) then return false end
   end
   return true
+end
+
+local function wants_of(shape, largest)
+  local wants = {}
+  for dim, n in pairs(shape.need) do wants[#wants + 1] = { dim, n, n / (largest[dim] or 0.001) } end
+  table.sort(wants, function(a, b) return a[3] > b[3] or (a[3] == b[3] and a[1] < b[1]) end)
+  return wants
+end
+
+-- Something was freed, offered or opened since the last full pass that left nothing undone.
+local function is_changed()
+  return redis.call('HGET', 'fc:tick', 'changed') ~= '0'
 end
 
 local function serves(group, shape, run)
@@ -60,7 +73,7 @@ local function place_bucket(name, shape, groups, changed, limit, dispatch_ms, no
   local run, bucket = string.match(name, '^([^:]+):'), 'fc:bucket:' .. name
   local candidates, looked, placed = {}, 0, 0
   for i = 1, #groups do
-    if #groups[i].boots > 0 and fits(shape.need, groups[i].f) and serves(groups[i], shape, run) then candidates[#candidates + 1] = groups[i] end
+    if #groups[i].boots > 0 and fits(shape.wants, groups[i].f) and serves(groups[i], shape, run) then candidates[#candidates + 1] = groups[i] end
   end
   while #candidates > 0 and looked < limit do
     local best = 1
@@ -87,7 +100,7 @@ local function place_bucket(name, shape, groups, changed, limit, dispatch_ms, no
         changed[boot] = own
       end
       groups[#groups + 1] = own
-      if fits(shape.need, own.f) then candidates[#candidates + 1] = own end
+      if fits(shape.wants, own.f) then candidates[#candidates + 1] = own end
     end
   end
   return looked, placed
@@ -96,6 +109,7 @@ end
 -- Places at most `limit` units, on `only` alone or on every boot, looking at buckets from `cursor` on.
 -- Returns how many were placed and where the next full pass goes on (0: from the start).
 local function place(only, limit, cursor, dispatch_ms, now)
+  if not only and not is_changed() then return 0, 0 end
   local flat
   if only then
     local text = redis.call('HGET', 'fc:free', only)
@@ -104,9 +118,11 @@ local function place(only, limit, cursor, dispatch_ms, now)
     flat = redis.call('HGETALL', 'fc:free')
   end
   local groups = free_groups(flat)
-  if #groups == 0 then return 0, 0 end
-  local names = redis.call('ZRANGE', 'fc:buckets', cursor, cursor + MAX_BUCKETS - 1)
-  if #names == 0 then return 0, 0 end
+  local names = #groups > 0 and redis.call('ZRANGE', 'fc:buckets', cursor, cursor + MAX_BUCKETS - 1) or {}
+  if #names == 0 then
+    if not only and cursor == 0 then redis.call('HSET', 'fc:tick', 'changed', '0') end
+    return 0, 0
+  end
   local largest = {}
   for i = 1, #groups do
     for dim, n in pairs(groups[i].f) do
@@ -119,8 +135,9 @@ local function place(only, limit, cursor, dispatch_ms, now)
     if shapes[id] == nil then
       local text = redis.call('HGET', 'fc:shapes', id)
       shapes[id] = text and cjson.decode(text) or false
+      if shapes[id] then shapes[id].wants = wants_of(shapes[id], largest) end
     end
-    if shapes[id] and fits(shapes[id].need, largest) then
+    if shapes[id] and fits(shapes[id].wants, largest) then
       local seen, put_there = place_bucket(names[i], shapes[id], groups, changed, limit - looked, dispatch_ms, now)
       looked, placed = looked + seen, placed + put_there
       if seen > 0 and redis.call('EXISTS', 'fc:bucket:' .. names[i]) == 0 then redis.call('ZREM', 'fc:buckets', names[i]) end
@@ -130,6 +147,8 @@ local function place(only, limit, cursor, dispatch_ms, now)
   for boot, group in pairs(changed) do
     redis.call('HSET', 'fc:free', boot, cjson.encode({ a = group.a, p = group.p, k = group.k, o = group.o, f = group.f }))
   end
-  if looked >= limit or #names < MAX_BUCKETS then return placed, 0 end
-  return placed, cursor + MAX_BUCKETS
+  if looked >= limit then return placed, 0 end
+  if #names == MAX_BUCKETS then return placed, cursor + MAX_BUCKETS end
+  if not only and cursor == 0 then redis.call('HSET', 'fc:tick', 'changed', '0') end
+  return placed, 0
 end
