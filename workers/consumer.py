@@ -11,6 +11,12 @@ from celery.worker.consumer import Consumer as StockConsumer
 
 
 class Consumer(StockConsumer):  # type: ignore[misc]
+    class Blueprint(StockConsumer.Blueprint):  # type: ignore[misc]
+        def info(self, parent: Any) -> dict[str, Any]:
+            """What remote control tells, as to Flower: Celery's own answer can hold the server's password."""
+            address = parent.connection.as_uri() if parent.connection else "N/A"
+            return {**super().info(parent), "broker": {"hostname": address}}
+
     def __init__(self, *args: Any, app: Any = None, worker_options: Any = None, **kwargs: Any) -> None:
         quiet = {
             "without_gossip": True,

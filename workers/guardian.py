@@ -32,7 +32,7 @@ from flowctl.workers.identity import Identity
 from flowctl.workers.jobs import Jobs
 from flowctl.workers.lease import Lease
 from flowctl.workers.output import Output
-from flowctl.workers.preparation import Bench, Claimed, Prepared, prepare
+from flowctl.workers.preparation import Bench, CannotSee, Claimed, Prepared, prepare
 from flowctl.workers.process import Exit, TrialProcess
 from flowctl.workers.rows import RowLog
 
@@ -169,7 +169,7 @@ class Guardian:
         if prepared is None:
             if not isinstance(error, FlowctlError | OSError | NoContact):
                 log.error("could not prepare %s", self.fence.unit, exc_info=error)
-            blind = isinstance(error, StorageUnreachable)
+            blind = isinstance(error, CannotSee | StorageUnreachable)
             where = f"worker {self.identity.worker} cannot see {self.claimed.location}: " if blind else ""
             self.refusal = where + str(error)
             self.process.kill()

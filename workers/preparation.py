@@ -19,11 +19,11 @@ from typing import Any
 
 from flowctl.broker.calls import Fence
 from flowctl.broker.store import Broker
-from flowctl.dsl.errors import RefusedError
+from flowctl.dsl.errors import RefusedError, UnreachableError
 from flowctl.dsl.names import parse_unit
 from flowctl.dsl.plan import EXPERIMENT, Step
 from flowctl.storage.attempt import AttemptFolder
-from flowctl.storage.errors import StorageUnreachable
+from flowctl.storage.errors import NotFound, StorageUnreachable
 from flowctl.storage.location import Location
 from flowctl.storage.manifest import ManifestRef
 from flowctl.storage.run_folder import RunFolder
@@ -34,7 +34,11 @@ from flowctl.workers.runs.inputs import NoInput, resolve
 
 log = logging.getLogger("flowctl")
 PATIENCE_S = 60.0
-"""How long a claimed attempt waits for its storage before it is handed back."""
+"""How long a claimed attempt waits for a storage that was seen before it is handed back."""
+
+
+class CannotSee(UnreachableError):
+    """This machine does not see the run's folder: another one may, so nothing is waited for."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Bench:
 
 
 def prepare(claimed: Claimed, bench: Bench, *, is_wanted: Callable[[], bool]) -> Prepared:
-    """Reads, then writes the claim record. Raises StorageUnreachable after PATIENCE_S, other storage errors at once."""
+    """Reads, then writes the claim record. Raises StorageUnreachable after PATIENCE_S, all other errors at once."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -172,15 +176,21 @@ def _look_back(claimed: Claimed, bench: Bench, run_folder: RunFolder, reader: Tr
     return _Before(outcomes, None, base, target, rows)
 
 
-@lru_cache(maxsize=16)
-def _open_run(location: str, run: str, token: str, keyring: Keyring) -> RunFolder:
-    folder = RunFolder(Location.open(location, create=False), run, keyring)
-    record = folder.load_run()
+def open_run(location: str, run: str, token: str, keyring: Keyring) -> RunFolder:
+    """The folder of the run that was submitted with this token. Raises CannotSee if it is not there."""
+    try:
+        folder = RunFolder(Location.open(location, create=False), run, keyring)
+        record = folder.load_run()
+    except (StorageUnreachable, NotFound) as error:
+        raise CannotSee(error.what, place=error.place, cure=error.cure) from error
     if record.get("token") != token:
         raise RefusedError(
             f"the run folder at {folder.folder.url} is another run's of the same name", cure="give the run another name"
         )
     return folder
+
+
+_open_run = lru_cache(maxsize=16)(open_run)
 
 
 def _payload(run_folder: RunFolder, code: str, cache: Path) -> Path:

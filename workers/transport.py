@@ -75,11 +75,7 @@ class SentinelTransport(stock.SentinelTransport):  # type: ignore[misc]
 
 
 class Connection(StockConnection):  # type: ignore[misc]
-    """Reconnects at an interval of its own, and hides the password from those who ask a worker, as Flower does."""
-
-    def info(self) -> dict[str, Any]:
-        """What remote control tells of the broker; kombu's own holds the address as given."""
-        return {**super().info(), "hostname": self.as_uri(), "password": None}
+    """Reconnects at an interval of its own."""
 
     def ensure_connection(
         self,

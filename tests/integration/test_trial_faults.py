@@ -108,7 +108,7 @@ def test_a_metric_that_report_took_survives_trial_and_guardian(cluster: Cluster,
         for pid in (guardian, *pids) if luck.random() < 0.5 else (*pids, guardian):
             kill(pid)
         returned = set(map(int, cluster.lines(str(index))))
-        values = {row["metrics"]["n"] for row in cluster.rows(run) if row["index"] == index}
+        values = {row["n"] for row in cluster.trial_rows(run, index)}
         assert returned <= values, f"round {index}: lost {sorted(returned - values)[:5]} of {len(returned)}"
     cluster.wait(run, state="failed")
     assert {cluster.trial(run, index)["reason"] for index in (0, rounds - 1)} == {"lost too often"}

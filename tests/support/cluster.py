@@ -345,6 +345,12 @@ class Cluster:
         assert view is not None
         return report_bodies(load_results(self.client, view, self.folder(run)))
 
+    def trial_rows(self, run: str, index: int) -> list[dict[str, Any]]:
+        """The reports of one trial as this process reads them: metrics and automatic keys in one dictionary."""
+        view = load_run(self.client, run)
+        assert view is not None
+        return load_results(self.client, view, self.folder(run))[index].rows()
+
     def folder(self, run: str) -> RunFolder:
         """The run's folder on storage."""
         keyring = Keyring.from_env(self.env, self.home, create=False)

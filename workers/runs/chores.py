@@ -12,10 +12,9 @@ from flowctl.broker.store import Broker
 from flowctl.dsl.errors import FlowctlError
 from flowctl.dsl.names import parse_unit
 from flowctl.storage.errors import AlreadyExists, StorageUnreachable
-from flowctl.storage.location import Location
 from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
-from flowctl.workers.preparation import keep_tail
+from flowctl.workers.preparation import keep_tail, open_run
 from flowctl.workers.runs.expand import expand_chunk
 
 EVENTS_PER_SEGMENT = 5000
@@ -31,6 +30,7 @@ class Chores:
         self._keyring = keyring
         self._owner = owner
         self._journal_at = 0.0
+        self._strange: set[str] = set()
 
     def do(self, broker: Broker) -> None:
         """One bounded piece of each. A storage that does not answer is tried again at a later beat."""
@@ -43,10 +43,17 @@ class Chores:
                 log.warning("%s: %s", chore.__name__.strip("_"), error)
 
     def _folder(self, broker: Broker, run: str) -> RunFolder | None:
-        location = broker.client.hget(f"fc:run:{run}", "location")
-        if not location:
-            return None
-        return RunFolder(Location.open(location, create=False), run, self._keyring)
+        """The run's folder, None if the run is gone. Raises FlowctlError if it cannot be seen or read from here: what
+        is written for the run, and then cut from the server, must not land in a folder that nobody else sees.
+        """
+        location, token = broker.client.hmget(f"fc:run:{run}", "location", "token")
+        return open_run(location, run, token, self._keyring) if location else None
+
+    def _pass_over(self, run: str, error: FlowctlError) -> None:
+        """Says once that a run's shared work is left to other workers."""
+        if run not in self._strange:
+            self._strange.add(run)
+            log.warning("the records of %s are left to other workers: %s", run, error)
 
     def _expand(self, broker: Broker) -> None:
         reply = broker.calls.expand_take()
@@ -75,7 +82,11 @@ class Chores:
             state, epoch = broker.client.hmget(f"fc:unit:{name}", "state", "epoch")
             if state not in ("completed", "failed", "cancelled"):
                 continue  # the next claim's guardian writes them before anything else
-            folder = self._folder(broker, unit.run)
+            try:
+                folder = self._folder(broker, unit.run)
+            except FlowctlError as error:
+                self._pass_over(unit.run, error)
+                continue
             if folder is not None:
                 keep_tail(broker, name, folder, unit.step, unit.index, before_epoch=int(epoch) + 1)
 
@@ -88,7 +99,12 @@ class Chores:
             if reply.word != "OK":
                 return
             run, number, after = reply.rest[0], int(reply.rest[1]), reply.rest[2]
-            folder = self._folder(broker, run)
+            try:
+                folder = self._folder(broker, run)
+            except FlowctlError as error:
+                self._pass_over(run, error)
+                broker.client.hdel(f"fc:journal:{run}", "until_ms")  # another worker may take it at once
+                continue
             if folder is None:
                 broker.client.srem("fc:journals", run)
                 continue

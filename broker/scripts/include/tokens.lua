@@ -12,7 +12,7 @@ local function store_free(boot)
   for i = 1, #offer, 2 do free[offer[i]] = tonumber(offer[i + 1]) - (tonumber(used[offer[i]]) or 0) end
   redis.call('HSET', 'fc:free', boot, cjson.encode({
     a = (record[5] == 'up' and record[1] == '1') and 1 or 0,
-    p = record[2], k = cjson.decode(record[3] or '[]'), o = record[4] or '', f = free,
+    c = (record[2] or '') .. '|' .. table.concat(cjson.decode(record[3] or '[]'), ',') .. '|' .. (record[4] or ''), f = free,
   }))
 end
 
