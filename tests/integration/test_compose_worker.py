@@ -1,6 +1,6 @@
 """A worker exactly as docker-compose.yml starts it, beside a real server with the configuration that the file holds.
 
-Only what belongs to containers is mapped: folders into a temporary one, the name of the server to this machine, its port.
+Only what belongs to containers is mapped: folders into a temporary one, the server's name and port to this machine's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_the_worker_of_the_file_finishes_a_run_submitted_with_the_environment_of
         assert services["worker"]["command"] == ["worker"] and services["worker"].get("entrypoint") is None
         started = start(cluster, services["worker"]["command"], worker, "worker")
         try:
-            cluster.env = {**shell(cluster), **cli, "FLOWCTL_HOME": str(cluster.home), "SIDE": str(cluster.side)}
+            own, cluster.env = cluster.env, {**shell(cluster), **cli, "FLOWCTL_HOME": str(cluster.home)}
             run = cluster.submit(body("note('ran', os.environ.get('FLOWCTL_BROKER_URL'))\nkeep(1)", trials=3))
             assert cluster.flowctl("wait", run).returncode == 0
             results = cluster.results(run)
@@ -63,8 +63,11 @@ def test_the_worker_of_the_file_finishes_a_run_submitted_with_the_environment_of
             shown = cluster.flowctl(*services["cli"]["command"]).stdout
             started.terminate()
             assert started.wait(WAIT_S) == 0
+            cluster.check()
         finally:
             end(started)
+        del cluster.broker
+        cluster.env = own
 
     assert [trial["status"] for trial in results] == ["completed"] * 3
     assert cluster.lines("ran") == ["None"] * 3
