@@ -7,6 +7,7 @@ import time.
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -140,6 +141,10 @@ class Accepting(bootsteps.StartStopStep):  # type: ignore[misc]
 
 app.steps["worker"].add(Beating)
 app.steps["consumer"].add(Accepting)
+
+
+# Sent inside a signal handler, which a second signal may interrupt: with a plain lock that would hang the worker.
+signals.worker_shutting_down.lock = threading.RLock()
 
 
 @signals.worker_shutting_down.connect

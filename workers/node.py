@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from flowctl.broker.contact import NoContact
 from flowctl.broker.settings import Settings, expand_join
 from flowctl.broker.store import Broker
+from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.errors import FlowctlError, RefusedError
 from flowctl.storage.signing import Keyring
 from flowctl.workers import attention, identity, preparation, template, tree, units
@@ -180,8 +181,12 @@ class Node:
         self.store_id = broker.store_id
         log.info("worker %s offers %s", who.worker, ", ".join(f"{name}={n:g}" for name, n in sorted(offer.items())))
         if offer.get("cpu") == 0 and "cpu" in self.offered.detected:
+            others = [
+                each for each in load_workers(broker.client) if each.machine == who.machine and each.offer.get("cpu")
+            ]
             log.warning(
-                "other workers here offer all cores of this machine; --resources cpu=N offers some all the same"
+                "all cores of this machine are offered already, by %s; --resources cpu=N offers some all the same",
+                ", ".join(each.worker for each in others) or "a worker that stopped since",
             )
 
     def _live(self) -> None:
