@@ -142,13 +142,15 @@ def _signature() -> dict[str, JSON]:
 
 
 def _seeded(plan: Plan, leaves: Mapping[str, Leaf], draw_seed: Callable[[], str]) -> Plan:
-    """The plan with every seed recorded: as declared, drawn, or derived from the digest of the plan without seeds."""
-    digest = plan.digest
+    """The plan with every seed recorded: as declared, drawn, or derived from the names of plan and step.
+
+    From names alone, so that more samples, another stop or another range leave the draws that were there as they are.
+    """
     steps = []
     for step in plan.steps:
         seed = leaves[step.name].declaration.seed
         if seed is None:
-            seed = hashlib.sha256(f"{digest}:{step.name}".encode()).hexdigest()[:16]
+            seed = hashlib.sha256(f"{plan.name}:{step.name}".encode()).hexdigest()[:16]
         elif seed == "random":
             seed = draw_seed()
         steps.append(replace(step, seed=seed))

@@ -7,6 +7,7 @@ stage.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from flowctl.dsl.plan import EXPERIMENT
 from flowctl.dsl.resources import BUILT_IN
 from flowctl.dsl.space import Choice, Grid
 
+_RANGE = re.compile(r"\s*(grid|choice|q?(log)?(uniform|randint)|q?lograndint|q?randn)\s*\(")
+
 
 def apply_overrides(leaves: Mapping[str, Leaf], overrides: Mapping[str, str]) -> dict[str, Leaf]:
     """The leaves by step name, with the overrides applied. Raises `DeclarationError`, whose place is the override."""
@@ -26,6 +29,9 @@ def apply_overrides(leaves: Mapping[str, Leaf], overrides: Mapping[str, str]) ->
         place = f"--set {path}={text}"
         step, keyword, keys = _address(path, changed, place)
         leaf = changed[step]
+        if isinstance(text, str) and _RANGE.match(text):
+            what = "a range cannot be set on the command line"
+            raise DeclarationError(what, place=place, cure="set one value, or change the script")
         value = read_value(text) if isinstance(text, str) else text
         if keys:
             value = _replaced(leaf.keywords[keyword], keys, value, keyword, place)
@@ -47,12 +53,19 @@ def _address(path: str, leaves: Mapping[str, Leaf], place: str) -> tuple[str, st
         raise DeclarationError(what, place=place, cure=cure)
     if first not in known:
         what = f"there is no keyword {first!r}"
+        if any(first in _parameters(leaf) for leaf in leaves.values()):
+            raise DeclarationError(what, place=place, cure=f"write --set param_space.{first}=…")
         raise DeclarationError(what, place=place, cure=did_you_mean(first, [*known, *leaves], kind="keywords"))
     step = _only_step(leaves, first, place)
     if first not in leaves[step].defaults:
         cure = did_you_mean(first, leaves[step].defaults, kind="keywords")
         raise DeclarationError(f"the step {step!r} has no keyword {first!r}", place=place, cure=cure)
     return step, first, rest
+
+
+def _parameters(leaf: Leaf) -> Mapping[str, Any]:
+    space = leaf.keywords.get("param_space")
+    return space if isinstance(space, Mapping) else {}
 
 
 def _only_step(leaves: Mapping[str, Leaf], keyword: str, place: str) -> str:

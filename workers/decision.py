@@ -64,6 +64,8 @@ def decide(ending: Ending, budget: Budget) -> Decision:
             text = f"never reported the metric '{ending.metric}'; it reported: {names}"
             return Decision("failed", "failed", "error", {"kind": "no_metric", "type": "MissingMetric", "text": text})
         reason = "finished" if said["status"] == "completed" else str(said.get("reason"))
+        if said.get("note"):
+            reason = f"finished; {said['note']}"
         if ending.stop_reason is not None and ending.stop_reason != "preempted":
             reason = ending.stop_reason
         return Decision("completed", "completed", reason, None)

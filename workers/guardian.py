@@ -58,6 +58,7 @@ def guard(
         claimed = lease.claim(boot=identity.boot)
         if claimed is None:
             return
+        log.info("%s begins, attempt %s", unit, claimed.attempt)
         folder = identity.folder / f"{identity.boot}-{lease.fence.nonce}"
         try:
             folder.mkdir(mode=0o700)
@@ -384,6 +385,8 @@ class Guardian:
 
     def _finish(self, decision: Decision) -> None:
         last = "" if self.rows.last is None else json.dumps(self.rows.last, separators=(",", ":"))
+        text = "" if decision.cause is None else f": {decision.cause.get('type', '')} {decision.cause['text']}".rstrip()
+        log.info("%s %s (%s)%s", self.fence.unit, decision.outcome, decision.reason, text)
         _publish(
             lambda: self.calls.trial_finish(
                 self.fence,
@@ -398,6 +401,7 @@ class Guardian:
         )
 
     def _hand_back(self, reason: str, *, delay_ms: int = 0, is_counted: bool = False) -> None:
+        log.info("%s goes back to pending: %s", self.fence.unit, reason)
         _publish(lambda: self.calls.trial_handback(self.fence, reason=reason, delay_ms=delay_ms, counted=is_counted))
 
     def _adopt(self, prepared: Prepared) -> None:

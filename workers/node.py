@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import random
+import signal
 import sys
 import threading
 import time
@@ -85,6 +86,8 @@ class Node:
 
     def guard(self, unit: str, epoch: int) -> None:
         """Runs one attempt; called by the Celery task."""
+        # A signal to the whole process group is the worker's to answer: it drains, and tells its guardians.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tree.become_subreaper()
         while True:
             try:

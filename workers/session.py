@@ -62,6 +62,13 @@ class Session:
     time_before_s: float
     started: float = field(default_factory=time.monotonic)
     stopping: str | None = None
+    reported: set[str] = field(default_factory=set)
+    """Those names of `stop` that some row had."""
+
+    def note(self) -> str | None:
+        """What the user should know of an attempt that ended well."""
+        lacking = sorted(set(self.stop or ()) - self.reported)
+        return f"never reported what stop asks for: {', '.join(lacking)}" if lacking and self.iteration else None
 
     def row(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The row of this report: the user's metrics and the automatic keys."""
@@ -202,8 +209,9 @@ def _check_metric(plain: Mapping[str, Any], metric: str) -> None:
 
 def _stop_condition(session: Session, row: dict[str, Any]) -> str | None:
     if session.stop:
-        from flowctl.dsl.stop import first_stop
+        from flowctl.dsl.stop import first_stop, lookup
 
+        session.reported.update(name for name in session.stop if lookup(row, name) is not None)
         held = first_stop(session.stop, row)
         if held is not None:
             return f"stop condition: {held}"

@@ -124,7 +124,10 @@ def _ending_of_return(kind: str, result: Any, session: Any, encode: Any) -> dict
                 f"flowctl: the returned {type(result).__name__} is not kept; return a dictionary, or use report",
                 file=sys.stderr,
             )
-        return {"t": "end", "status": "completed", "output": None}
+        note = session.current().note()
+        if note is not None:
+            print(f"flowctl: {note}", file=sys.stderr)
+        return {"t": "end", "status": "completed", "output": None, "note": note}
     if session.is_checkpoint(result):
         return {"t": "end", "status": "completed", "output_checkpoint": str(result.path)}
     return {"t": "end", "status": "completed", "output": encode(result, "the stage's result")}
