@@ -78,15 +78,17 @@ def translated(url: BrokerURL) -> Iterator[None]:
         raise _translate(error, url) from error
 
 
-def connect(url: BrokerURL | str) -> Any:
+def connect(url: BrokerURL | str, **options: Any) -> Any:
     """A connected `redis.Redis` (see `BrokerURL.redis_client`), after one PING. Raises BrokerError."""
     address = url if isinstance(url, BrokerURL) else BrokerURL.parse(url)
-    client = address.redis_client()
+    client = None
     try:
         with translated(address):
+            client = address.redis_client(**options)
             client.ping()
     except BrokerError:
-        client.close()
+        if client is not None:
+            client.close()
         raise
     return client
 

@@ -64,6 +64,7 @@ KEYS = (
     Key("fc:offer:<boot>", "hash", "worker", Lifetime.BOOT, "dimension → units offered"),
     Key("fc:used:<boot>", "hash", "token", Lifetime.BOOT, "dimension → units booked: the sum of the rows"),
     Key("fc:alloc:<boot>", "hash", "token", Lifetime.BOOT, "unit@epoch → what it holds: the truth of tokens"),
+    Key("fc:freed", "set", "token", Lifetime.PERMANENT, "boots whose row in fc:free changed since the last full pass"),
     Key("fc:free", "hash", "token", Lifetime.PERMANENT, "boot → what placement needs to know of it, as JSON"),
     Key("fc:attention:<boot>", "set", "worker", Lifetime.BOOT, "units and runs that its guardians should ask about"),
     Key("fc:events:<run>", "stream", "journal", Lifetime.RUN, "transitions and orders, trimmed behind the journal"),

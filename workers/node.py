@@ -79,7 +79,7 @@ class Node:
         """A connection of this process: made after the fork."""
         pid = os.getpid()
         if pid not in self._brokers:
-            self._brokers = {pid: Broker.connect(self.settings, start=False)}
+            self._brokers = {pid: Broker.connect(self.settings, start=False, is_alone=True)}
         return self._brokers[pid]
 
     # --- in a pool process ---
@@ -119,6 +119,11 @@ class Node:
         """Whether the consumer listens."""
         self._accepting = accepting
         self._wake.put(None)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it was told to stop."""
+        return self._draining
 
     def drain(self) -> None:
         """No more work; what runs is asked to end and goes back with what it saved. Safe in a signal handler."""
@@ -188,7 +193,7 @@ class Node:
                 each for each in load_workers(broker.client) if each.machine == who.machine and each.offer.get("cpu")
             ]
             log.warning(
-                "all cores of this machine are offered already, by %s; --resources cpu=N offers some all the same",
+                "all cores of this machine are offered by %s; this worker offers them when that ends",
                 ", ".join(each.worker for each in others) or "a worker that stopped since",
             )
 

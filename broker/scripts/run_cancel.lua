@@ -1,16 +1,17 @@
 -- Cancels a run: what waits ends now, what is placed ends at its claim, what runs is told through its guardian. Idempotent.
 -- uses: fc:tick fc:run:* fc:steps:* fc:step:* fc:stepshapes:* fc:bucket:* fc:buckets fc:boots fc:attention:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:active:*
--- args: run
+-- args: run reason
 -- returns: OK state | ENDED state | NOT_FOUND
 -- include: base flow
-local run = ARGV[1]
+local run, reason = ARGV[1], ARGV[2]
 local key, now = 'fc:run:' .. run, now_ms()
 local state = redis.call('HGET', key, 'state')
 if not state then return { 'NOT_FOUND' } end
 if ENDED[state] then return { 'ENDED', state } end
 if redis.call('HGET', key, 'wanted') ~= 'cancel' then
   redis.call('HSET', key, 'wanted', 'cancel')
-  event(run, now, 'wanted', 'wanted', 'cancel')
+  if reason ~= '' then redis.call('HSET', key, 'reason', reason) end
+  event(run, now, 'wanted', 'wanted', 'cancel', 'reason', reason)
 end
 if redis.call('EXISTS', 'fc:active:' .. run) == 1 then
   local boots = redis.call('ZRANGE', 'fc:boots', 0, -1)

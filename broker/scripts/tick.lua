@@ -1,5 +1,5 @@
 -- What time brings: silent boots, missed dispatches, expired leases, delays that are over, and once per second in the cluster a full pass.
--- uses: fc:tick fc:boots fc:boot:* fc:deadlines fc:delayed fc:unit:* fc:run:* fc:step:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:attempts:* fc:active:* fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:expanding fc:attention:* fc:workers fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* _kombu.*
+-- uses: fc:freed fc:tick fc:boots fc:boot:* fc:deadlines fc:delayed fc:unit:* fc:run:* fc:step:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:attempts:* fc:active:* fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:expanding fc:attention:* fc:workers fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* _kombu.*
 -- args: lease_ms dispatch_ms boot_gone_ms limit
 -- returns: OK json
 -- include: base tokens flow place lose

@@ -1,5 +1,5 @@
 -- Gives a placed unit to the guardian that brings this nonce; asked again with the same nonce it answers the same.
--- uses: fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:deadlines fc:tail:* fc:events:* fc:journals fc:active:* fc:alloc:* fc:used:* fc:free fc:buckets fc:bucket:* fc:rank:* fc:failed:* fc:unacked fc:unacked_index fcq.* fc:delayed fc:dependents:* fc:expanding fc:offer:* fc:stepshapes:*
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:deadlines fc:tail:* fc:events:* fc:journals fc:active:* fc:alloc:* fc:used:* fc:free fc:buckets fc:bucket:* fc:rank:* fc:failed:* fc:unacked fc:unacked_index fcq.* fc:delayed fc:dependents:* fc:expanding fc:offer:* fc:stepshapes:*
 -- args: unit epoch nonce boot lease_ms
 -- returns: OK json | STALE state | NOT_FOUND | CANCELLED
 -- include: base tokens flow place lose

@@ -1,5 +1,5 @@
 -- Publishes the outcome of an attempt: state, tokens back, next steps, next placement. The same nonce may say it again.
--- uses: fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:delayed fc:failed:* fc:rank:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fcq.* fc:leftovers fc:tail:* fc:unacked fc:unacked_index
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:delayed fc:failed:* fc:rank:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fcq.* fc:leftovers fc:tail:* fc:unacked fc:unacked_index
 -- args: unit epoch nonce to reason cause_json outcome fails_up delay_ms last_json dispatch_ms
 -- returns: OK state | LOST state | BAD_STATE to
 -- include: base tokens flow place lose

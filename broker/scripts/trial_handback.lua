@@ -1,6 +1,6 @@
 -- Gives a claimed unit back: uncounted when the guardian could not begin (no storage, no key), counted when its worker drains under it.
 -- A counted one that committed no checkpoint of its own is a loss. The same nonce may say it again.
--- uses: fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:active:* fc:deadlines fc:delayed fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:attempts:* fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:leftovers fc:tail:* fc:unacked fc:unacked_index
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:active:* fc:deadlines fc:delayed fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:attempts:* fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:leftovers fc:tail:* fc:unacked fc:unacked_index
 -- args: unit epoch nonce reason delay_ms counted
 -- returns: OK pending|failed|cancelled | LOST state
 -- include: base tokens flow place lose

@@ -1,5 +1,5 @@
 -- Says with certainty that nothing of (unit, epoch) runs on its boot any more and why; frees its tokens and decides what follows.
--- uses: fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:delayed
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:delayed
 -- args: unit epoch nonce boot cause text dispatch_ms
 -- returns: OK state | FREED | LOST
 -- include: base tokens flow place lose

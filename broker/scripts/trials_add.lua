@@ -1,6 +1,6 @@
 -- Adds the units first … first+n-1 of a step as pending, and places what fits; units that exist are left alone.
 -- GAP: units before `first` are missing (the server lost its last second): go on from `expanded`.
--- uses: fc:tick fc:run:* fc:step:* fc:unit:* fc:bucket:* fc:buckets fc:expanding fc:free fc:boot:* fc:alloc:* fc:used:* fc:shapes fc:active:* fc:deadlines fc:events:* fc:journals fcq.* fc:dependents:* fc:stepshapes:*
+-- uses: fc:freed fc:tick fc:run:* fc:step:* fc:unit:* fc:bucket:* fc:buckets fc:expanding fc:free fc:boot:* fc:alloc:* fc:used:* fc:shapes fc:active:* fc:deadlines fc:events:* fc:journals fcq.* fc:dependents:* fc:stepshapes:*
 -- args: run step first n shape expand_ms dispatch_ms limit
 -- returns: OK expanded | NOT_FOUND | ENDED | GAP expanded | BAD_SHAPE | BAD_RANGE total
 -- include: base tokens flow place

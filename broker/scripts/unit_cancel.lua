@@ -1,5 +1,5 @@
 -- Cancels one unit: at once while it waits or is placed, through its guardian while it runs.
--- uses: fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:bucket:* fc:buckets fc:delayed fc:attention:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:shapes
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:bucket:* fc:buckets fc:delayed fc:attention:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:shapes
 -- args: unit dispatch_ms
 -- returns: OK state | ENDED state | NOT_FOUND
 -- include: base tokens flow place lose

@@ -1,5 +1,5 @@
 -- The worker's sign of life: whether it accepts, and which attempts physically run there. Orphans that do not are freed.
--- uses: fc:tick fc:boot:* fc:boots fc:store fc:beats fc:alloc:* fc:used:* fc:offer:* fc:free fc:attention:* fc:unit:* fc:step:* fc:buckets fc:bucket:* fc:shapes fc:active:* fc:deadlines fc:events:* fc:journals fcq.* fc:unacked fc:unacked_index
+-- uses: fc:freed fc:tick fc:boot:* fc:boots fc:store fc:beats fc:alloc:* fc:used:* fc:offer:* fc:free fc:attention:* fc:unit:* fc:step:* fc:buckets fc:bucket:* fc:shapes fc:active:* fc:deadlines fc:events:* fc:journals fcq.* fc:unacked fc:unacked_index
 -- args: boot accepting running_json dispatch_ms limit
 -- returns: OK json | UNKNOWN
 -- include: base tokens flow place

@@ -1,5 +1,5 @@
 -- Takes a boot out of service: nothing more is placed there; what is placed and not claimed goes back.
--- uses: fc:tick fc:boot:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:unit:* fc:run:* fc:step:* fc:active:* fc:deadlines fc:bucket:* fc:buckets fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:delayed fc:shapes
+-- uses: fc:freed fc:tick fc:boot:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:unit:* fc:run:* fc:step:* fc:active:* fc:deadlines fc:bucket:* fc:buckets fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:delayed fc:shapes
 -- args: boot reason dispatch_ms
 -- returns: OK | UNKNOWN
 -- include: base tokens flow place lose

@@ -1,5 +1,5 @@
 -- Announces a boot with its offers, and what of it still runs; a second boot on a machine is offered what is left of the detected.
--- uses: fc:tick fc:boot:* fc:boots fc:workers fc:offer:* fc:used:* fc:alloc:* fc:free fc:unit:* fc:run:* fc:step:* fc:shapes fc:attempts:* fc:active:* fc:deadlines fc:bucket:* fc:buckets fc:attention:* fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* _kombu.* fc:delayed
+-- uses: fc:freed fc:tick fc:boot:* fc:boots fc:workers fc:offer:* fc:used:* fc:alloc:* fc:free fc:unit:* fc:run:* fc:step:* fc:shapes fc:attempts:* fc:active:* fc:deadlines fc:bucket:* fc:buckets fc:attention:* fc:tail:* fc:leftovers fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* _kombu.* fc:delayed
 -- args: boot fields_json detected_json declared_json running_json dispatch_ms swept
 -- returns: OK offer_json | NAME_TAKEN boot
 -- include: base tokens flow place lose

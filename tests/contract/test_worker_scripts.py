@@ -31,11 +31,11 @@ def test_register_again_keeps_what_is_booked(world: World) -> None:
     world.boot()
     world.run("r1")
     fence = world.running()
-    before = world.dump(but=["fc:boot:b1", "fc:free", "fc:boots", "fc:tick"])
+    before = world.dump(but=["fc:boot:b1", "fc:free", "fc:boots", "fc:tick", "fc:freed"])
 
     world.boot(beats=False)
 
-    assert world.dump(but=["fc:boot:b1", "fc:free", "fc:boots", "fc:tick"]) == before
+    assert world.dump(but=["fc:boot:b1", "fc:free", "fc:boots", "fc:tick", "fc:freed"]) == before
     assert (world.used(), world.calls.trial_renew(fence).word) == (CPU, "CONTINUE")
 
 

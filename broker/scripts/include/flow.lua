@@ -103,11 +103,11 @@ local function after_end(run, ended, now)
       end
     end
   end
-  local record = redis.call('HMGET', 'fc:run:' .. run, 'steps_left', 'failed_steps', 'cancelled_steps', 'wanted', 'state')
+  local record = redis.call('HMGET', 'fc:run:' .. run, 'steps_left', 'failed_steps', 'cancelled_steps', 'wanted', 'state', 'reason')
   if tonumber(record[1]) > 0 or ENDED[record[5]] then return end
   local failed, cancelled = tonumber(record[2]), tonumber(record[3])
   if cancelled > 0 and (failed == 0 or record[4] == 'cancel') then
-    set_run(run, 'cancelled', now, 'cancelled')
+    set_run(run, 'cancelled', now, record[4] == 'cancel' and record[6] or 'cancelled')
     return
   end
   if record[5] == 'submitted' then set_run(run, 'running', now) end

@@ -29,9 +29,25 @@ local function wants_of(need, largest)
   return wants
 end
 
--- Something was freed, offered or opened since the last full pass that left nothing undone.
-local function is_changed()
-  return redis.call('HGET', 'fc:tick', 'changed') ~= '0'
+-- The rows of fc:free that a pass must look at: one boot's; all of them while some bucket is new; else those that have changed since the
+-- last pass that left nothing undone.
+local function rows_to_try(only, cursor)
+  if not only and (cursor > 0 or redis.call('HGET', 'fc:tick', 'changed') ~= '0') then return redis.call('HGETALL', 'fc:free') end
+  local boots = only and { only } or redis.call('SMEMBERS', 'fc:freed')
+  if #boots == 0 then return {} end
+  local texts, rows = redis.call('HMGET', 'fc:free', unpack(boots)), {}
+  for i = 1, #boots do
+    if texts[i] then
+      rows[#rows + 1] = boots[i]
+      rows[#rows + 1] = texts[i]
+    end
+  end
+  return rows
+end
+
+local function nothing_left_undone()
+  redis.call('HSET', 'fc:tick', 'changed', '0')
+  redis.call('DEL', 'fc:freed')
 end
 
 -- A group's class is python|key,key|run: what its workers can run at all. Read once per class and call.
@@ -172,18 +188,10 @@ end
 -- Places at most `limit` units, on `only` alone or on every boot, looking at buckets from `cursor` on.
 -- Returns how many were placed and where the next full pass goes on (0: from the start).
 local function place(only, limit, cursor, dispatch_ms, now)
-  if not only and not is_changed() then return 0, 0 end
-  local flat
-  if only then
-    local text = redis.call('HGET', 'fc:free', only)
-    flat = text and { only, text } or {}
-  else
-    flat = redis.call('HGETALL', 'fc:free')
-  end
-  local groups = free_groups(flat)
+  local groups = free_groups(rows_to_try(only, cursor))
   local names = #groups > 0 and redis.call('ZRANGE', 'fc:buckets', cursor, cursor + MAX_BUCKETS - 1) or {}
   if #names == 0 then
-    if not only and cursor == 0 then redis.call('HSET', 'fc:tick', 'changed', '0') end
+    if not only and cursor == 0 then nothing_left_undone() end
     return 0, 0
   end
   local largest, having = {}, { dims = {}, classes = {} }
@@ -224,6 +232,6 @@ local function place(only, limit, cursor, dispatch_ms, now)
   end
   if looked >= limit then return placed, 0 end
   if #names == MAX_BUCKETS then return placed, cursor + MAX_BUCKETS end
-  if not only and cursor == 0 then redis.call('HSET', 'fc:tick', 'changed', '0') end
+  if not only and cursor == 0 then nothing_left_undone() end
   return placed, 0
 end

@@ -1,6 +1,6 @@
 -- Tokens: one row per unit and epoch on a boot is the truth; the sums (fc:used) and what is free (fc:free) are written only with a row.
 local function store_free(boot)
-  redis.call('HSET', 'fc:tick', 'changed', '1')
+  redis.call('SADD', 'fc:freed', boot)
   local record = redis.call('HMGET', 'fc:boot:' .. boot, 'accepting', 'python', 'keys', 'only', 'state')
   if not record[5] or record[5] == 'gone' then
     redis.call('HDEL', 'fc:free', boot)
