@@ -37,7 +37,7 @@ demo: $(VENV)/bin/python ## set everything up and run the digits sweep on this m
 		$(VENV)/bin/python $(PIP) install '.[examples]'; fi
 	@up=$$($(DEMO)/python -c '$(IS_UP)') || exit 1; \
 	$(DEMO)/flowctl run examples/digits.py && $(DEMO)/flowctl results; code=$$?; \
-	[ "$$up" = True ] || $(DEMO)/flowctl down --force || code=1; exit $$code
+	[ "$$up" = True ] || $(DEMO)/flowctl down || echo "demo: the server stays up for what still runs"; exit $$code
 
 # Everything here uses the wheel that was built from the sdist, in an environment made for it, and never the checkout.
 test: python ## pass the tests: build, install, lint, types, the command, then the suite (minutes)

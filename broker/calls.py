@@ -101,8 +101,8 @@ class Calls:
     def expand_take(self, *, expand_ms: int = 10_000) -> Reply:
         return self._run("expand_take", expand_ms)
 
-    def run_cancel(self, run: str) -> Reply:
-        return self._run("run_cancel", run)
+    def run_cancel(self, run: str, *, reason: str = "") -> Reply:
+        return self._run("run_cancel", run, reason)
 
     def unit_cancel(self, unit: str) -> Reply:
         return self._run("unit_cancel", unit, self.times.dispatch_ms)

@@ -16,6 +16,7 @@ from flowctl.broker.worker_view import WorkerView
 
 TOKEN = 10_000
 _SAMPLE = 200
+_PLURAL = {"cpu": "cores", "gpu": "GPUs"}
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Shape:
 class Reason:
     """One reason with the number of trials of one step that it holds for.
 
-    `kind`: waits_for_steps, run_cancelled, no_worker, lost_contact, not_accepting, python, key, impossible, busy,
-    orphan, delayed, placing. `cure` is a command or an action.
+    `kind`: waits_for_steps, run_cancelled, no_worker, lost_contact, not_accepting, python, key, impossible, shared,
+    busy, orphan, delayed, placing. `cure` is a command or an action.
     """
 
     kind: str
@@ -43,7 +44,7 @@ class Reason:
 
     @property
     def is_impossible(self) -> bool:
-        """No live worker could meet the request even if it were idle."""
+        """No live worker could meet the request even if it were idle and alone on its machine."""
         return self.kind in ("impossible", "python", "key")
 
 
@@ -60,11 +61,20 @@ def show_need(need: Mapping[str, int]) -> str:
     return ", ".join(parts) or "nothing but a slot"
 
 
+def who(reason: Reason, run: RunView) -> str:
+    """The trials that a reason is about: `1 trial of train`, `stage prepare`."""
+    step = run.step(reason.step)
+    if step is not None and not step.is_experiment:
+        return f"stage {reason.step}"
+    return f"{reason.count} trial{'' if reason.count == 1 else 's'} of {reason.step}"
+
+
 def reason_for(shape: Shape, workers: Sequence[WorkerView], *, at_ms: int, run: str) -> tuple[str, str, str | None]:
     """The first thing that stands between a shape and a worker, as (kind, text, cure).
 
-    Looks from the outside in: is any worker there, heard of, accepting, of the right Python, with the right key, large
-    enough, free enough. Ties between workers go to the one that lacks least, then to the first by name.
+    Looks from the outside in: is any worker there, heard of, accepting, of the right Python, with the right key, on a
+    machine that is large enough, offering enough of it, free enough. Ties between workers go to the one that lacks
+    least, then to the first by name.
     """
     there = [worker for worker in workers if worker.state != "gone" and worker.only_run in (None, run)]
     if not there:
@@ -85,7 +95,7 @@ def reason_for(shape: Shape, workers: Sequence[WorkerView], *, at_ms: int, run: 
     if not trusted:
         cure = "give the worker the key: the line that flowctl up --listen prints, or FLOWCTL_SECRET_KEY"
         return "key", f"no worker holds the key {shape.key} that signed this run", cure
-    return _room(shape, trusted)
+    return _room(shape, trusted, workers)
 
 
 def pending_reasons(client: Any, run: RunView, workers: Sequence[WorkerView], *, at_ms: int) -> list[Reason]:
@@ -153,15 +163,20 @@ def _of_step(client: Any, run: RunView, step: StepView, workers: Sequence[Worker
     return reasons
 
 
-def _room(shape: Shape, workers: Sequence[WorkerView]) -> tuple[str, str, str | None]:
-    lacks = {worker.boot: _lacking(shape.need, worker.offer) for worker in workers}
-    able = [worker for worker in workers if not lacks[worker.boot]]
+def _room(shape: Shape, workers: Sequence[WorkerView], everyone: Sequence[WorkerView]) -> tuple[str, str, str | None]:
+    able = [worker for worker in workers if not _lacking(shape.need, worker.offer)]
     if not able:
+        lacks = {worker.boot: _lacking(shape.need, _reach(worker)) for worker in workers}
+        later = [worker for worker in workers if not lacks[worker.boot]]
+        if later:
+            return _shared(shape, later, everyone)
         nearest = min(workers, key=lambda worker: _distance(shape.need, lacks[worker.boot]))
         dim = max(lacks[nearest.boot], key=lambda name: lacks[nearest.boot][name] / shape.need[name])
+        most = _reach(nearest).get(dim, 0)
+        has = "offers" if most == nearest.offer.get(dim, 0) else "can offer at most"
         text = (
             f"needs {dim} {show_tokens(dim, shape.need[dim])}; "
-            f"the nearest worker, {nearest.worker}, offers {show_tokens(dim, nearest.offer.get(dim, 0))}"
+            f"the nearest worker, {nearest.worker}, {has} {show_tokens(dim, most)}"
         )
         return (
             "impossible",
@@ -185,6 +200,32 @@ def _room(shape: Shape, workers: Sequence[WorkerView]) -> tuple[str, str, str | 
         f"{nearest.worker} has {show_tokens(dim, free_units)} of {show_tokens(dim, nearest.offer[dim])} free"
     )
     return "busy", text, None
+
+
+def _reach(worker: WorkerView) -> dict[str, int]:
+    """What a worker offers once it is alone on its machine: what was declared, and all that it detected."""
+    return {**worker.offer, **{dim: max(units, worker.offer.get(dim, 0)) for dim, units in worker.detected.items()}}
+
+
+def _shared(shape: Shape, workers: Sequence[WorkerView], everyone: Sequence[WorkerView]) -> tuple[str, str, str | None]:
+    """Why workers that could offer enough do not: others of their machine offer it until they leave."""
+    nearest = min(workers, key=lambda worker: _distance(shape.need, _lacking(shape.need, worker.offer)))
+    lacking = _lacking(shape.need, nearest.offer)
+    dim = max(lacking, key=lambda name: lacking[name] / shape.need[name])
+    holders = [
+        each
+        for each in everyone
+        if each.boot != nearest.boot and each.machine == nearest.machine and each.offer.get(dim, 0) > 0
+    ]
+    if not holders:
+        return "placing", "about to be placed", None
+    named = [f"{each.worker} (run {each.only_run})" if each.only_run else each.worker for each in holders[:3]]
+    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+    text = (
+        f"the {_PLURAL.get(dim, dim)} of {nearest.worker}'s machine are offered by "
+        f"{'worker' if len(holders) == 1 else 'workers'} {', '.join(named)}{more}; waits for them"
+    )
+    return "shared", text, None
 
 
 def _lacking(need: Mapping[str, int], have: Mapping[str, int]) -> dict[str, int]:

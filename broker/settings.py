@@ -15,6 +15,7 @@ from pathlib import Path
 from flowctl.broker.broker_url import BrokerURL
 from flowctl.broker.errors import BrokerURLError, SettingError
 from flowctl.broker.join import JoinToken
+from flowctl.broker.remembered_storage import remembered_storage
 from flowctl.broker.state_folder import make_private, state_folder
 
 LEASE_TTL_S = 15.0
@@ -22,6 +23,7 @@ MIN_LEASE_TTL_S = 5.0
 DISPATCH_TIMEOUT_S = 15.0
 MIN_DISPATCH_TIMEOUT_S = 1.0
 STOP_GRACE_S = 10.0
+UP_STORAGE = "flowctl up --storage"
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,16 @@ SECRETS = tuple(variable.name for variable in VARIABLES if variable.is_secret)
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of this process. `broker_url` None: the embedded server of `home`. Durations in seconds."""
+    """The settings of this process. `broker_url` None: the embedded server of `home`. Durations in seconds.
+
+    `broker_from` and `storage_from` say what named them: a variable or a command; None: the defaults.
+    """
 
     home: Path
     broker_url: str | None = field(default=None, repr=False)
+    broker_from: str | None = None
     storage: str = ""
+    storage_from: str | None = None
     lease_ttl_s: float = LEASE_TTL_S
     dispatch_timeout_s: float = DISPATCH_TIMEOUT_S
     stop_grace_s: float = STOP_GRACE_S
@@ -78,9 +85,11 @@ class Settings:
     def from_env(cls, env: Mapping[str, str] | None = None, *, make_home: bool = True) -> Settings:
         """Reads and checks the variables; makes the state folder unless told not to. An empty variable counts as unset.
 
-        FLOWCTL_BROKER_URL and FLOWCTL_STORAGE win over the same part of FLOWCTL_JOIN.
+        FLOWCTL_BROKER_URL and FLOWCTL_STORAGE win over the same part of FLOWCTL_JOIN. Without either, runs of the
+        embedded server go to the storage that `flowctl up --storage` named, else to ~/flowctl_results.
         """
-        given = expand_join(os.environ if env is None else env)
+        own = os.environ if env is None else env
+        given = expand_join(own)
         home = state_folder(given)
         broker_url = given.get("FLOWCTL_BROKER_URL") or None
         if broker_url is not None:
@@ -89,10 +98,17 @@ class Settings:
             except BrokerURLError as error:
                 raise BrokerURLError(error.what, place="FLOWCTL_BROKER_URL", cure=error.cure) from error
         join = given.get("FLOWCTL_JOIN")
+        storage = given.get("FLOWCTL_STORAGE") or None
+        storage_from = _named_by(own, "FLOWCTL_STORAGE") if storage else None
+        if storage is None and broker_url is None:
+            storage = remembered_storage(home)
+            storage_from = UP_STORAGE if storage else None
         settings = cls(
             home=home,
             broker_url=broker_url,
-            storage=given.get("FLOWCTL_STORAGE") or str(_user_home(given) / "flowctl_results"),
+            broker_from=_named_by(own, "FLOWCTL_BROKER_URL") if broker_url else None,
+            storage=storage or str(_user_home(given) / "flowctl_results"),
+            storage_from=storage_from,
             lease_ttl_s=_seconds(given, "FLOWCTL_LEASE_TTL_S", LEASE_TTL_S, minimum=MIN_LEASE_TTL_S),
             dispatch_timeout_s=_seconds(
                 given, "FLOWCTL_DISPATCH_TIMEOUT_S", DISPATCH_TIMEOUT_S, minimum=MIN_DISPATCH_TIMEOUT_S
@@ -131,6 +147,11 @@ def unknown_variables(env: Mapping[str, str]) -> dict[str, str | None]:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
             found[name] = near[0] if near else None
     return found
+
+
+def _named_by(env: Mapping[str, str], name: str) -> str:
+    """The variable that gave the value of `name`: itself, or the token that stands for it."""
+    return name if env.get(name) else "FLOWCTL_JOIN"
 
 
 def _user_home(env: Mapping[str, str]) -> Path:

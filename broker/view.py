@@ -190,6 +190,11 @@ def newest_run(client: Any) -> str | None:
     return newest[0] if newest else None
 
 
+def count_runs(client: Any) -> int:
+    """How many runs the server knows."""
+    return int(client.zcard("fc:runs"))
+
+
 def load_run(client: Any, run: str) -> RunView | None:
     """One run with its steps; None if the server knows no such run."""
     found = load_runs(client, [run])

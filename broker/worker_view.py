@@ -50,6 +50,11 @@ class WorkerView:
     def free(self, dimension: str) -> int:
         return self.offer.get(dimension, 0) - self.used.get(dimension, 0)
 
+    @property
+    def detected(self) -> dict[str, int]:
+        """What it found on its machine. Workers there share it: what one offers, others can offer once it leaves."""
+        return _tokens(json.loads(self.fields.get("detected") or "{}"))
+
     def has_contact(self, at_ms: int) -> bool:
         return at_ms - self.last_ms <= LOST_CONTACT_MS
 
@@ -119,5 +124,5 @@ def _held(name: str, row: Mapping[str, Any]) -> Held:
     )
 
 
-def _tokens(row: Mapping[str, str]) -> dict[str, int]:
+def _tokens(row: Mapping[str, Any]) -> dict[str, int]:
     return {dim: int(float(units)) for dim, units in row.items()}

@@ -27,7 +27,7 @@ from flowctl.storage.errors import (
 from flowctl.storage.location import TEMPORARY
 
 _CHUNK = 1 << 20
-_PACKAGES = {"s3": "flowctl-celery[s3]", "gs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
 _OWN_FAULTS = ("builtins",)
 
 
@@ -56,8 +56,9 @@ class RemoteBackend:
             fsspec.get_filesystem_class(scheme)
         except ImportError as error:
             package = _PACKAGES.get(scheme)
-            cure = f"pip install '{package}'" if package else f"install the package that serves {scheme}://"
-            raise StorageRefused(f"{scheme}:// needs a package: {error}", place=self._url, cure=cure) from error
+            cure = f"install {package} (pip install {package})" if package else f"install what serves {scheme}://"
+            what = f"{scheme}:// cannot be used here: {_line(error.__cause__ or error)}"
+            raise StorageUnreachable(what, place=self._url, cure=cure) from error
         except ValueError as error:
             cure = "give a folder, file:///folder, or a URL such as s3://bucket/folder"
             raise StorageRefused(f"no storage is known as {scheme}://", place=self._url, cure=cure) from error
@@ -208,5 +209,5 @@ class _Edge:
         return None
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

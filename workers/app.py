@@ -4,6 +4,7 @@ Importing it finds the server and starts the embedded one if there is none; noth
 import time.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -148,8 +149,14 @@ signals.worker_shutting_down.lock = threading.RLock()
 
 
 @signals.worker_shutting_down.connect
-def _drain(**_: Any) -> None:
-    Node.current().drain()
+def _drain(sig: str = "", how: str = "", **_: Any) -> None:
+    node = Node.current()
+    if how == "Warm" and not node.is_draining:
+        again = "Ctrl-C again kills" if sig == "SIGINT" else "SIGQUIT kills"
+        line = f"draining: trials are asked to stop and go back with their checkpoints; {again}\n"
+        with contextlib.suppress(OSError):  # in a signal handler: no stream, whose lock may be taken
+            os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, line.encode())
+    node.drain()
 
 
 @signals.worker_shutdown.connect

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from flowctl.broker.reading import reading
-from flowctl.broker.reasons import Reason
+from flowctl.broker.reasons import Reason, who
 from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.store import Broker
@@ -58,21 +59,22 @@ class LocalRun:
         self._check_worker()
         if snap.run.ended:
             return snap
-        if not self._is_worker_up(snap):
+        mine = [each for each in snap.workers if self._is_mine(each) and each.is_live(snap.at_ms)]
+        if not mine:
             return replace(snap, reasons=tuple(_starting(reason) for reason in snap.reasons))
+        snap = replace(snap, reasons=tuple(_here(reason, mine) for reason in snap.reasons))
         impossible = [reason for reason in snap.reasons if reason.is_impossible]
         if not impossible or snap.run.wanted == "cancel":
             return snap
+        lines = [f"{who(each, snap.run)} cannot run here: {each.text}" for each in impossible]
         with reading(self._broker):
-            cancel(self._broker, self.run)
-        lines = [f"{each.count} of {each.step} cannot run here: {each.text}" for each in impossible]
+            cancel(self._broker, self.run, reason="; ".join(lines))
         cure = impossible[0].cure or "the run was cancelled"
         raise RunFailed("; ".join(lines), run=self.run, causes=lines, place=self.run, cure=cure)
 
-    def _is_worker_up(self, snap: Snapshot) -> bool:
-        """Whether the worker that is meant to take the run has announced what it offers."""
-        mine = (self.run,) if self.own else (None, self.run)
-        return any(worker.only_run in mine and worker.is_live(snap.at_ms) for worker in snap.workers)
+    def _is_mine(self, worker: WorkerView) -> bool:
+        """Whether it is a worker that is meant to take the run."""
+        return worker.only_run in ((self.run,) if self.own else (None, self.run))
 
     def _check_worker(self) -> None:
         if self._worker is not None and self._worker.exit_code is not None:
@@ -123,6 +125,17 @@ def _starting(reason: Reason) -> Reason:
     if reason.kind in ("waits_for_steps", "run_cancelled", "delayed"):
         return reason
     return replace(reason, kind="starting", text="the worker here starts", cure=None)
+
+
+def _here(reason: Reason, mine: Sequence[WorkerView]) -> Reason:
+    """A reason as it reads on the machine of these workers."""
+    if reason.kind != "shared":
+        return reason
+    text = reason.text
+    for worker in mine:
+        if worker.host == socket.gethostname():
+            text = text.replace(f"of {worker.worker}'s machine", "of this machine")
+    return replace(reason, text=text)
 
 
 def _last_line(log: Path) -> str:

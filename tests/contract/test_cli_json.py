@@ -102,7 +102,9 @@ def ask(sweep: Keys, capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 def test_list_and_workers(ask: Ask) -> None:
-    assert ask("list")["runs"][0]["best"] == {"trial": "r/0", "metric": "loss", "value": 0.5}
+    listed = ask("list")
+    assert listed["runs"][0]["best"] == {"trial": "r/0", "metric": "loss", "value": 0.5}
+    assert listed["more"] == 0
     worker = ask("workers")["workers"][0]
     assert (worker["offer"], worker["units"]) == ({"cpu": 1, "slot": 10}, ["r:train:2"])
 
@@ -151,6 +153,61 @@ def test_results_and_best(ask: Ask) -> None:
     assert [trial["verified"] for trial in ask("results", "--verify")["trials"]] == [True, None, None, None, None, None]
     best = ask("best")["best"]
     assert (best["trial"], best["checkpoint"]["of"], best["metrics"]) == ("r/0", "best", {"loss": 0.5})
+
+
+def test_list_shows_the_newest_runs_and_how_many_more_there_are(
+    client: Any, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(30):
+        client.hset(f"fc:run:n{number:02}", mapping={"name": f"n{number:02}", "state": "completed", "wanted": "run"})
+        client.zadd("fc:runs", {f"n{number:02}": number})
+
+    assert [run["run"] for run in ask("list")["runs"]] == ["r", *(f"n{number}" for number in range(29, 10, -1))]
+    assert ask("list", "--limit", "3")["more"] == 28
+    assert (len(ask("list", "--limit", "0")["runs"]), ask("list", "--limit", "0")["more"]) == (31, 0)
+    assert run_command(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "and 11 more; all: flowctl list --limit 0"
+    assert run_command(["status", "n2"]) == 2
+    assert "there is no run 'n2'; did you mean 'n2" in capsys.readouterr().err
+
+
+def test_best_says_how_to_save_the_checkpoint_and_saves_it(
+    ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["best", "r"]) == 0
+    assert "save it: flowctl best r --save DIR" in capsys.readouterr().out
+    found = ask("best", "--metric", "loss", "--mode", "min")["best"]["checkpoint"]
+    assert (found["save"], found["saved"]) == ("flowctl best r --metric loss --mode min --save DIR", None)
+
+    target = tmp_path / "new" / "model"
+    assert ask("best", "r", "--save", str(target))["best"]["checkpoint"]["saved"] == str(target)
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("weights", "w")]
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+    assert run_command(["best", "r", "--save", str(target)]) == 5
+    assert "the folder is not empty; name one that is empty" in capsys.readouterr().err
+    assert run_command(["best", "r", "--save", str(target / "weights")]) == 5
+
+
+def test_best_without_a_checkpoint_saves_nothing(client: Any, ask: Ask, tmp_path: Path) -> None:
+    client.hdel("fc:unit:r:train:0", "checkpoint", "best_checkpoint")
+
+    assert run_command(["best", "--save", str(tmp_path / "none")]) == 5
+    assert not (tmp_path / "none").exists()
+
+
+def test_log_of_a_trial_that_wrote_nothing_tells_the_cause(
+    client: Any, sweep: Keys, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cause = {"kind": "exception", "type": "ValueError", "text": "no rows", "place": "train.py:7"}
+    client.hset("fc:unit:r:train:1", "cause", json.dumps(cause))
+
+    assert run_command(["logs", "r/1"]) == 0
+    assert run_command(["logs", "r/1", "--attempt", "1"]) == 0
+
+    newest, first = capsys.readouterr().err.splitlines()
+    assert newest == "flowctl: r/1 has written nothing (failed); ValueError: no rows at train.py:7"
+    assert first == "flowctl: attempt 1 of r/1 has written nothing (failed); killed by signal 9 (SIGKILL)"
 
 
 def test_reports_come_from_storage_and_from_the_servers_tail(ask: Ask) -> None:
@@ -228,7 +285,12 @@ def test_what_is_not_there_is_one_line(
     ],
 )
 def test_wait_and_watch_exit_by_the_runs_end(
-    client: Any, sweep: Keys, state: str, counts: dict[str, int], code: int
+    client: Any,
+    sweep: Keys,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+    counts: dict[str, int],
+    code: int,
 ) -> None:
     client.hset(
         "fc:step:r:train", mapping={**dict.fromkeys(("failed", "completed", "pending", "running"), 0), **counts}
@@ -237,7 +299,9 @@ def test_wait_and_watch_exit_by_the_runs_end(
     client.hset("fc:step:r:train", "state", state)
 
     assert run_command(["wait"]) == code
+    capsys.readouterr()
     assert run_command(["watch"]) == code
+    assert capsys.readouterr().out.count(f"r  {state}") == 1
 
 
 def test_follow_mode_is_json_lines(client: Any, sweep: Keys, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from flowctl.storage.address import Address
-from flowctl.storage.errors import AlreadyExists, NotFound, StorageRefused
+from flowctl.storage.errors import AlreadyExists, NotFound, StorageRefused, StorageUnreachable
 from flowctl.storage.location import Location
 from flowctl.storage.remote import RemoteBackend
 
@@ -21,6 +22,14 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
         place = Address("file", str(tmp_path / "store"))
         return Location(RemoteBackend(place), place)
     return Location.open(f"memory://{tmp_path.as_posix().strip('/')}/store")
+
+
+@pytest.mark.skipif(find_spec("s3fs") is not None, reason="s3fs is installed here")
+def test_a_storage_whose_package_is_missing_says_what_to_install() -> None:
+    with pytest.raises(StorageUnreachable, match=r"s3fs.*; install s3fs \(pip install s3fs\)$") as caught:
+        Location.open("s3://bucket/runs")
+
+    assert caught.value.exit_code == 4
 
 
 def test_write_then_read(location: Location) -> None:

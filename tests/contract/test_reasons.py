@@ -98,6 +98,20 @@ def test_impossible_names_the_resource_and_the_nearest_worker(client: Any, keys:
     assert reason.is_impossible
 
 
+def test_what_other_workers_of_the_machine_offer_is_waited_for(client: Any, keys: Keys) -> None:
+    detected = '{"cpu": 20000}'
+    keys.add_worker("vm", OFFER, machine="m1", only="other", detected=detected)
+    keys.add_worker("vm-2", {"cpu": 0, "slot": 10 * TOKEN}, machine="m1", only="r", detected=detected)
+
+    reason = only(client)
+
+    text = "the cores of vm-2's machine are offered by worker vm (run other); waits for them"
+    assert (reason.kind, reason.text, reason.cure, reason.is_impossible) == ("shared", text, None, False)
+    keys.add_shape({"cpu": 3 * TOKEN, "slot": TOKEN})
+    assert only(client).is_impossible
+    assert only(client).text == "needs cpu 3; the nearest worker, vm-2, can offer at most 2"
+
+
 def test_busy_names_the_resource_and_what_is_free(client: Any, keys: Keys) -> None:
     keys.add_worker("full", OFFER, {"cpu": 2 * TOKEN})
     keys.add_worker("half", OFFER, {"cpu": TOKEN + 5_000})

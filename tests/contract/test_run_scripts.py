@@ -260,6 +260,18 @@ def test_cancel_ends_a_run_that_only_waits(world: World) -> None:
     assert (world.count("cancelled", "a"), world.count("cancelled", "b")) == (3, 2)
 
 
+def test_cancel_keeps_the_first_reason(world: World) -> None:
+    world.boot(cpu=1)
+    world.run("r1", step_of(total=3))
+    fence = world.running()
+
+    world.calls.run_cancel("r1", reason="nothing here has 64 cores")
+    world.calls.run_cancel("r1", reason="another")
+    world.finish(fence, "cancelled", reason="cancelled")
+
+    assert world.client.hmget("fc:run:r1", "state", "reason") == ["cancelled", "nothing here has 64 cores"]
+
+
 def test_cancel_again_changes_nothing(world: World) -> None:
     world.boot(cpu=1)
     world.run("r1", step_of(total=3))

@@ -59,7 +59,10 @@ def test_spellings_of_a_storage_are_one_location(shared: Cluster, tmp_path: Path
 
     assert {each["location"] for each in said[:4]} == {f"file://{base}"}
     assert said[4]["location"] == f"file://{odd}"
-    assert clash.returncode == 5 and "exists already" in clash.stderr
+    assert (
+        clash.returncode == 5
+        and f"choose another --name, or go on with: flowctl run --attach {said[0]['run']}" in clash.stderr
+    )
     assert [each.returncode for each in refused] == [5] * 4
     assert sorted(one.name for one in base.iterdir()) == sorted(each["run"] for each in said[:4])
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s", "with space"]

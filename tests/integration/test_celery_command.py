@@ -35,6 +35,8 @@ def test_it_hands_its_trials_back_when_it_is_stopped(cluster: Cluster) -> None:
 
     assert plain.stop() == 0
 
+    said = "draining: trials are asked to stop and go back with their checkpoints; SIGQUIT kills"
+    assert plain.text().count(said) == 1
     assert cluster.state(run, 0) == "pending"
     cluster.worker(cpu=1)
     cluster.wait(run)

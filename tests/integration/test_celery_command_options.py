@@ -84,5 +84,5 @@ def test_two_workers_on_one_machine_share_what_is_detected(cluster: Cluster) -> 
 
     offers = {worker["worker"]: worker["offer"]["cpu"] for worker in cluster.json("workers")["workers"]}
     assert offers["first"] >= 1 and offers["second"] == 0
-    assert "all cores of this machine are offered already, by first; --resources" in second.text()
+    assert "all cores of this machine are offered by first; this worker offers them when that ends" in second.text()
     assert "all cores" not in first.text()

@@ -133,3 +133,13 @@ def test_status_shows_counts_what_runs_the_best_and_why_the_rest_waits(shared: C
     assert "2 pending: waits for cpu: needs 2, w0 has 0 of 4 free" in text
     assert "best acc 0.2" in text
     assert status["pending"][0]["count"] == 2 and len(status["active"]) == 2
+
+
+def test_run_whose_trials_never_report_ends_with_what_to_do(shared: Cluster) -> None:
+    path = str(shared.script(trains("pass", metric="'loss'", mode="'min'")))
+
+    done = shared.flowctl("run", path, "--name", "silent")
+
+    assert done.returncode == 1
+    assert "no loss was reported: call report({'loss': …}) in the trial; flowctl status silent" in done.stdout
+    assert "has written nothing (failed); " in shared.flowctl("logs", "silent/0").stderr

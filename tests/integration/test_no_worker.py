@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
-from cluster import Cluster
+from cluster import FLOWCTL, WAIT_S, Cluster
 from script import trains
 
 TRIAL = trains("report({'m': config.x})", param_space="{'x': grid([1, 2, 3])}")
@@ -53,3 +54,44 @@ def test_request_that_no_worker_can_meet_names_the_resource_and_the_nearest_work
     for run in ("big", "strange"):
         cluster.flowctl("cancel", run, check=True)
         cluster.wait(run, state="cancelled")
+
+
+def test_a_second_run_waits_for_the_cores_that_the_first_ones_worker_offers_and_goes_on(cluster: Cluster) -> None:
+    holds = trains("mark('up')\nwait_for('go')", param_space="{'x': grid([1])}")
+    commands = {
+        name: [FLOWCTL, "run", str(cluster.script(text)), "--name", name]
+        for name, text in (("first", holds), ("second", TRIAL))
+    }
+    runs = [start(cluster, commands["first"])]
+    cluster.until(lambda: cluster.has_lines("up", 1), what="the first run's trial")
+    runs.append(start(cluster, commands["second"]))
+
+    def kinds() -> list[str]:
+        known = cluster.client.exists("fc:run:second")
+        return [each["kind"] for each in cluster.status("second")["pending"]] if known else []
+
+    cluster.until(lambda: kinds() == ["shared"], what="the reason of the second run")
+    assert "(run first); waits for them" in cluster.flowctl("status", "second").stdout
+    (cluster.side / "go").touch()
+    said = [run.communicate(timeout=WAIT_S)[0] for run in runs]
+
+    assert [run.returncode for run in runs] == [0, 0], said
+    assert "the cores of this machine are offered by worker" in said[1]
+    assert "--resources" not in said[1]
+
+
+def start(cluster: Cluster, command: list[str]) -> subprocess.Popen[str]:
+    """Starts a command that goes on while the test looks."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=cluster.env, cwd=cluster.root, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_run_that_nothing_here_can_ever_meet_is_cancelled_and_keeps_the_reason(cluster: Cluster) -> None:
+    path = str(cluster.script(TRIAL))
+
+    done = cluster.flowctl("run", path, "--name", "big", "--set", "resources.cpu=4000")
+
+    assert done.returncode == 1
+    assert "3 trials of train cannot run here: needs cpu 4000" in done.stderr
+    shown = cluster.flowctl("status", "big").stdout
+    assert "big  cancelled" in shown and "reason: 3 trials of train cannot run here: needs cpu 4000" in shown

@@ -127,7 +127,6 @@ def test_reachable_name_of_a_named_host_is_that_host() -> None:
     [
         (("--listen", "here"), "--listen"),
         (("--listen", "127.0.0.1:99999"), "99999"),
-        (("--storage", "/tmp"), "--storage"),
         (("--listen", "203.0.113.77:7000"), "203.0.113.77:7000"),
     ],
 )
@@ -138,6 +137,30 @@ def test_up_refuses_what_cannot_be_in_one_line(home: Path, arguments: tuple[str,
 
     assert (answer.returncode, answer.stdout) == (2, "")
     assert word in answer.stderr and len(answer.stderr.splitlines()) == 1
+
+
+def test_up_remembers_the_storage_for_what_is_submitted_here(home: Path, tmp_path: Path) -> None:
+    named = answered("up", "--storage", str(tmp_path / "runs"))
+    later = answered("up")
+
+    url = f"file://{tmp_path / 'runs'}"
+    found = Settings.from_env(os.environ)
+    assert (named["storage"], later["storage"], found.storage) == (url, url, url)
+    assert any("submitted from here" in note for note in named["notes"])
+    assert f"{url} is writable (named by flowctl up --storage)" in flowctl("doctor").stdout
+    assert Settings.from_env({**os.environ, "FLOWCTL_STORAGE": "/other"}).storage == "/other"
+    assert Settings.from_env({**os.environ, "FLOWCTL_BROKER_URL": "redis://other"}).storage_from is None
+
+    forgotten = answered("up", "--storage", "off")
+
+    assert forgotten["storage"] is None
+    assert Settings.from_env(os.environ).storage_from is None
+
+
+def test_up_says_where_a_shell_with_a_storage_of_its_own_submits_to(home: Path, tmp_path: Path) -> None:
+    body = answered("up", "--storage", str(tmp_path / "runs"), FLOWCTL_STORAGE=str(tmp_path / "mine"))
+
+    assert any("FLOWCTL_STORAGE is set here" in note for note in body["notes"])
 
 
 def test_up_with_a_storage_that_cannot_be_written_starts_nothing(home: Path) -> None:
@@ -196,6 +219,14 @@ def test_down_refuses_while_a_worker_is_up(home: Path) -> None:
     assert refused.returncode == 5
     assert "1 worker (w1) up" in refused.stderr
     client.close()
+
+
+def test_down_names_the_variable_that_names_another_server(home: Path, server: BrokerURL) -> None:
+    token = JoinToken(broker=server.url(), key="k" * 64, storage="/s").encode()
+
+    said = flowctl("down", FLOWCTL_JOIN=token).stdout
+
+    assert "FLOWCTL_JOIN names a server" in said and "FLOWCTL_BROKER_URL" not in said
 
 
 def test_down_does_not_mind_ended_runs(home: Path) -> None:

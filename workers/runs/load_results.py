@@ -54,9 +54,12 @@ class FolderSource(ResultSource):
 
         def fetch() -> Path:
             folder = Path(tempfile.mkdtemp(prefix=f"flowctl-{trial.run}-{trial.index}-"))
-            return self._reader(trial).restore(_ref(info), folder / "checkpoint")
+            return self.save(trial, info, folder / "checkpoint")
 
         return Checkpoint(fetch=fetch)
+
+    def save(self, trial: TrialResult, info: CheckpointInfo, folder: Path) -> Path:
+        return self._reader(trial).restore(_ref(info), folder)
 
     def checkpoint_at(self, trial: TrialResult, iteration: int) -> CheckpointInfo | None:
         found = [each.ref for each in self._reader(trial).manifests() if each.ref.iteration == iteration]

@@ -16,6 +16,8 @@ from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError, FlowctlError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flowctl.storage.checkpoint import Checkpoint
 
 SCOPES = ("best", "last")
@@ -115,6 +117,14 @@ class TrialResult:
         info = self.checkpoint_info
         return self.source.checkpoint(self, info) if info is not None and self.source is not None else None
 
+    def save_checkpoint(self, folder: Path) -> bool:
+        """Make `folder`, which must be absent or empty, from the checkpoint; False if there is none."""
+        info = self.checkpoint_info
+        if info is None or self.source is None:
+            return False
+        self.source.save(self, info, folder)
+        return True
+
     @property
     def output(self) -> Any:
         """What a stage returned: a JSON value, or a Checkpoint; None for a trial, and before it completed."""
@@ -135,6 +145,9 @@ class ResultSource:
         raise NotImplementedError
 
     def checkpoint(self, trial: TrialResult, info: CheckpointInfo) -> Checkpoint:
+        raise NotImplementedError
+
+    def save(self, trial: TrialResult, info: CheckpointInfo, folder: Path) -> Path:
         raise NotImplementedError
 
     def checkpoint_at(self, trial: TrialResult, iteration: int) -> CheckpointInfo | None:

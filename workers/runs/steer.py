@@ -18,9 +18,13 @@ class Steered:
     is_over: bool
 
 
-def cancel(broker: Broker, target: str) -> Steered:
-    """Cancels a run (its id) or a unit (`run:step:index`). Raises RefusedError if there is none of that name."""
-    reply: Reply = broker.calls.unit_cancel(target) if ":" in target else broker.calls.run_cancel(target)
+def cancel(broker: Broker, target: str, *, reason: str = "") -> Steered:
+    """Cancels a run (its id) or a unit (`run:step:index`). `reason`: why, kept with the run; the first one stays.
+
+    Raises RefusedError if there is none of that name.
+    """
+    is_unit = ":" in target
+    reply: Reply = broker.calls.unit_cancel(target) if is_unit else broker.calls.run_cancel(target, reason=reason)
     if reply.word == "NOT_FOUND":
         raise RefusedError(f"there is no '{target}'", cure="see 'flowctl list'")
     return Steered(target=target, state=reply.rest[0], is_over=reply.word == "ENDED")

@@ -70,7 +70,7 @@ def submit(
         run, token=token, fields=fields, steps=[_step(step, python, keyring.key_id) for step in plan.steps]
     )
     if reply.word != "OK":
-        raise RefusedError(f"a run named '{given}' exists already", cure="give another --name")
+        raise RefusedError(f"a run named '{given}' exists already", cure="choose another --name")
     for step in plan.steps:
         expanded = 0
         while expanded < step.total:
@@ -89,8 +89,11 @@ def _reserve(broker: Broker, location: Location, *, name: str | None, plan_name:
         if word == "OK":
             broker.calls.run_unreserve(run, token=token)
         if name is not None:
-            where = f"on {location.url}" if word == "OK" else "in the server"
-            raise RefusedError(f"a run named '{given}' exists already {where}", cure="give another --name")
+            if word == "OK":
+                what = f"a run named '{given}' exists already on {location.url}"
+                raise RefusedError(what, cure="choose another --name")
+            cure = f"choose another --name, or go on with: flowctl run --attach {run}"
+            raise RefusedError(f"a run named '{given}' exists already", cure=cure)
     raise RefusedError("no free name was found", cure="give one with --name")
 
 

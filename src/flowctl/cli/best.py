@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shlex import quote
+
 import click
 
 from flowctl.broker.reading import reading
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened
+from flowctl.dsl.errors import RefusedError
 from flowctl.render.results_json import trial_result_body
 from flowctl.render.strict_json import dumps
 from flowctl.render.table import flatten, number
@@ -23,31 +27,68 @@ from flowctl.workers.runs.results import SCOPES, TrialResult
     "--scope", type=click.Choice(SCOPES), default="best", show_default=True, help="Every report, or the last."
 )
 @click.option("--include-failed", is_flag=True, help="Trials that failed or were cancelled take part too.")
+@click.option("--save", "folder", metavar="DIR", help="Copy its checkpoint into DIR, which must be absent or empty.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
-    run: str | None, metric: str | None, mode: str | None, scope: str, include_failed: bool, as_json: bool
+    run: str | None,
+    metric: str | None,
+    mode: str | None,
+    scope: str,
+    include_failed: bool,
+    folder: str | None,
+    as_json: bool,
 ) -> None:
     """Print the trial with the best value, its configuration and its checkpoint. NaN and infinities never win.
 
     RUN is a run, or RUN/step where it has several experiments; without it, the newest run. Equal values go to the
     lowest trial number. Exit code 1 if no trial has a finite value.
 
-    Example: flowctl best digits --metric loss --mode min
+    Example: flowctl best digits --metric loss --mode min --save best-model
     """
+    target = _empty(folder) if folder is not None else None
     with opened() as (broker, settings):
         with reading(broker):
             found = targets.find_target(broker.client, run)
         step = found.step.name if found.step is not None else None
-        folder = open_folder(found.run.location, found.run.run, settings)
+        stored = open_folder(found.run.location, found.run.run, settings)
         with reading(broker):
-            results = load_results(broker.client, found.run, folder, step=step)
+            results = load_results(broker.client, found.run, stored, step=step)
             best = results.get_best(metric, mode, scope, include_failed)
+    if target is not None and not best.save_checkpoint(target):
+        raise RefusedError(f"{best.label} has no checkpoint", cure="report one: report(metrics, checkpoint=…)")
     named = metric or results.metric or ""
+    name = f"{best.run}/{best.step}" if step is not None else best.run
+    options = {"--metric": metric, "--mode": mode, "--scope": scope if scope != "best" else None}
+    command = " ".join(
+        ["flowctl best", quote(name), *(f"{key} {quote(value)}" for key, value in options.items() if value)]
+        + (["--include-failed"] if include_failed else [])
+    )
     if as_json:
         body = {"metric": named, "mode": mode or results.mode, "scope": scope, "run": found.run.run}
-        click.echo(dumps("best", {**body, "best": trial_result_body(best)}))
+        shown = trial_result_body(best)
+        if shown["checkpoint"] is not None:
+            shown["checkpoint"] |= {"save": f"{command} --save DIR", "saved": str(target) if target else None}
+        click.echo(dumps("best", {**body, "best": shown}))
         return
     click.echo(_text(best, named))
+    if target is not None:
+        click.echo(f"saved in {target}")
+    elif best.checkpoint_info is not None:
+        click.echo(f"save it: {command} --save DIR")
+
+
+def _empty(folder: str) -> Path:
+    """The folder, absolute; refused if anything is in it, or it is none."""
+    path = Path(folder).expanduser().absolute()
+    try:
+        is_free = not any(path.iterdir())
+    except FileNotFoundError:
+        is_free = True
+    except OSError as error:
+        raise RefusedError(f"cannot save there ({error.strerror})", place=folder, cure="name another folder") from error
+    if not is_free:
+        raise RefusedError("the folder is not empty", place=folder, cure="name one that is empty or not there yet")
+    return path
 
 
 def _text(best: TrialResult, metric: str) -> str:

@@ -119,7 +119,9 @@ def _key(env: Mapping[str, str], settings: Settings) -> Check:
 
 def _storage(settings: Settings) -> Check:
     try:
-        return Check("storage", "ok", f"{Location.open(settings.storage).require_shared().url} is writable")
+        url = Location.open(settings.storage).require_shared().url
+        named = f" (named by {settings.storage_from})" if settings.storage_from else ""
+        return Check("storage", "ok", f"{url} is writable{named}")
     except FlowctlError as error:
         return Check.failed("storage", error)
 
@@ -130,7 +132,7 @@ def _binary(env: Mapping[str, str], settings: Settings) -> Check:
     except FlowctlError as error:
         if settings.broker_url is None:
             return Check.failed("server program", error)
-        return Check("server program", "ok", "none, and none is needed with FLOWCTL_BROKER_URL")
+        return Check("server program", "ok", f"none, and none is needed with {settings.broker_from}")
     return Check("server program", "ok", f"{binary.product} {binary.version} from {binary.source} ({binary.path})")
 
 

@@ -43,7 +43,7 @@ def down(force: bool, as_json: bool) -> None:
     if running is None or not was_running:
         click.echo("no embedded server was running")
         if settings.broker_url is not None:
-            click.echo("FLOWCTL_BROKER_URL names a server that flowctl did not start and does not stop")
+            click.echo(f"{settings.broker_from} names a server that flowctl did not start and does not stop")
         return
     click.echo(f"stopped {running.product} {running.version}, pid {running.pid}; {activity}")
 

@@ -106,7 +106,7 @@ class _Lines:
             with reading(self._broker):
                 after = last_event(self._broker.client, self._run)
         snap = _look(self._broker, self._run)
-        if not self._as_json:
+        if not self._as_json and not snap.run.ended:
             _out(header(snap))
         while True:
             snap = self._each(snap)

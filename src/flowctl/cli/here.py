@@ -82,6 +82,11 @@ def _next_commands(snap: Snapshot) -> list[str]:
     last = snap.run.steps[-1].name
     trial = snap.run.label(best.step, best.index) if best else snap.run.label(last, 0)
     lines = [f"results: flowctl results {run}", f"log: flowctl logs {trial}"]
+    silent = [unit for unit in snap.failed if unit.cause is not None and unit.cause.type == "MissingMetric"]
+    if silent:
+        step = snap.run.step(silent[0].step)
+        metric = step.metric if step is not None else None
+        lines.append(f"no {metric} was reported: call report({{'{metric}': …}}) in the trial; flowctl status {run}")
     if is_terminal():
         lines.insert(0, "")
     return lines

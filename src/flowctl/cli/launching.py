@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from flowctl.broker.reading import calling, reading
-from flowctl.broker.reasons import Reason, pending_reasons
+from flowctl.broker.reasons import Reason, pending_reasons, who
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker
 from flowctl.broker.view import RunView, load_run, now_ms
@@ -54,7 +54,7 @@ def look(broker: Broker, run: str) -> tuple[RunView, list[Reason]]:
         return found, pending_reasons(broker.client, found, load_workers(broker.client), at_ms=at_ms)
 
 
-def problems(reasons: list[Reason]) -> list[str]:
+def problems(reasons: list[Reason], run: RunView) -> list[str]:
     """What a person must do before anything runs, one line each."""
     told = ("no_worker", "lost_contact", "not_accepting", "impossible", "python", "key")
     lines = []
@@ -63,7 +63,7 @@ def problems(reasons: list[Reason]) -> list[str]:
             lines.append("no worker is up; start one: flowctl worker")
         elif reason.kind in told:
             cure = f"; {reason.cure}" if reason.cure else ""
-            lines.append(f"{reason.count} of {reason.step} cannot run: {reason.text}{cure}")
+            lines.append(f"{who(reason, run)} cannot run: {reason.text}{cure}")
     return list(dict.fromkeys(lines))
 
 

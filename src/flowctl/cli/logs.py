@@ -7,9 +7,10 @@ import time
 
 import click
 
+from flowctl.broker.cause import Cause
 from flowctl.broker.reading import reading
 from flowctl.broker.store import Broker
-from flowctl.broker.view import StepView, UnitView, load_units
+from flowctl.broker.view import AttemptView, StepView, UnitView, load_attempts, load_units
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened
 from flowctl.dsl.errors import UnreachableError
@@ -42,7 +43,19 @@ def command(target: str | None, follow: bool, attempt: int | None) -> None:
         _write(data)
         if not data:
             which = f"attempt {attempt} of " if attempt else ""
-            click.echo(f"flowctl: {which}{run.label(step.name, index)} has written nothing ({unit.state})", err=True)
+            label = run.label(step.name, index)
+            with reading(broker):
+                cause = _cause(load_attempts(broker.client, unit), unit, attempt)
+            why = f"; {cause.headline()}{f' at {cause.place}' if cause.place else ''}" if cause is not None else ""
+            click.echo(f"flowctl: {which}{label} has written nothing ({unit.state}){why}", err=True)
+
+
+def _cause(attempts: list[AttemptView], unit: UnitView, attempt: int | None) -> Cause | None:
+    """Why the attempt, by default the newest, ended badly."""
+    if attempt is None and unit.cause is not None:
+        return unit.cause
+    found = [each for each in attempts if attempt in (None, each.attempt)]
+    return found[-1].cause if found else None
 
 
 def _follow(broker: Broker, step: StepView, unit: UnitView, reader: TrialReader, attempt: int | None) -> None:

@@ -40,7 +40,7 @@ def command(
     with opened() as (broker, settings):
         run = submit_prepared(prepared, broker=broker, name=name, storage=storage, settings=settings)
         found, reasons = look(broker, run)
-        lines = problems(reasons)
+        lines = problems(reasons, found)
         plan = prepared.compiled.plan
         if as_json:
             body = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowctl.broker.view import RunView, StepView, load_run, load_runs, newest_run
 from flowctl.dsl.errors import FlowctlError
-from flowctl.dsl.names import did_you_mean, run_id
+from flowctl.dsl.names import did_you_mean, nearest, run_id
 
 HELP = "RUN, RUN/7 or RUN/step/7; 7 is a trial of the newest run, nothing is the newest run."
 
@@ -113,7 +113,8 @@ def _newest(client: Any) -> RunView:
 
 def _unknown_run(client: Any, text: str) -> UnknownTarget:
     names = [run.run for run in load_runs(client)]
-    cure = did_you_mean(text, names, kind="runs") if len(names) < 8 else "'flowctl list' shows the runs"
+    is_short = len(names) < 8 or nearest(text, names) is not None
+    cure = did_you_mean(text, names, kind="runs") if is_short else "'flowctl list' shows the runs"
     return UnknownTarget(f"there is no run '{text}'", cure=cure if names else "start one: flowctl run SCRIPT")
 
 

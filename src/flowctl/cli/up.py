@@ -14,8 +14,10 @@ from flowctl.broker.connection import check_server, connect
 from flowctl.broker.embedded import ServerInfo, ensure_server, listen, running_server
 from flowctl.broker.errors import ServerUnreachable, SettingError
 from flowctl.broker.join import JoinToken
+from flowctl.broker.remembered_storage import remember_storage
 from flowctl.broker.settings import Settings, expand_join
 from flowctl.render.strict_json import dumps
+from flowctl.storage.address import parse
 from flowctl.storage.location import Location
 from flowctl.storage.signing import Keyring
 
@@ -41,7 +43,11 @@ class Served:
 
 @click.command()
 @click.option("--listen", "address", metavar="HOST:PORT", help="Serve other machines too; 'off' takes it back.")
-@click.option("--storage", metavar="URL", help="Where runs are stored: a URL, or a folder that all machines share.")
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Where runs are stored from now on: a URL, or a folder that all machines share; 'off' forgets it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def up(address: str | None, storage: str | None, as_json: bool) -> None:
     """Start the server of this user and machine; one that runs is left as it is.
@@ -70,14 +76,13 @@ def bring_up(env: Mapping[str, str], *, address: str | None, storage: str | None
     if settings.broker_url is not None:
         return _foreign(settings.broker_url, given, settings, wants=address or storage)
     bind = _listen_address(address)
-    shared = storage or (env.get("FLOWCTL_STORAGE") if address else None)
+    is_forgotten = storage == "off"
+    named = None if is_forgotten else storage
     # Everything that can be wrong is looked at before anything is changed.
-    url = Location.open(shared).require_shared().url if shared else None
+    url = Location.open(named).require_shared().url if named else None
+    if not url and not is_forgotten and settings.storage_from:
+        url = Location.open(settings.storage).require_shared().url if bind else parse(settings.storage).url
     before = running_server(settings.home)
-    if storage and not bind and (address or not before or not before.listen):
-        raise SettingError(
-            "only a server that listens has other machines", place="--storage", cure="add --listen HOST:PORT"
-        )
     keyring = Keyring.from_env(given, settings.home, create=True)
     if address is None:
         ensure_server(settings.home, env=env)
@@ -89,6 +94,8 @@ def bring_up(env: Mapping[str, str], *, address: str | None, storage: str | None
     client = connect(info.url)
     check_server(client, url=info.url)
     client.close()
+    if is_forgotten or (url and (named or bind)):
+        remember_storage(settings.home, url)
     served = Served(
         server=info.url.safe(),
         pid=info.pid,
@@ -98,7 +105,7 @@ def bring_up(env: Mapping[str, str], *, address: str | None, storage: str | None
         key_id=keyring.key_id,
         storage=url,
         join=None,
-        notes=(),
+        notes=_storage_notes(env, url if named else None),
     )
     return _joinable(served, info, key=_key_text(given, settings), storage=url) if info.listen else served
 
@@ -116,7 +123,7 @@ def reachable_name(host: str) -> tuple[str, str | None]:
 def _joinable(served: Served, info: ServerInfo, *, key: str, storage: str | None) -> Served:
     host, port = info.listen or ("", 0)
     name, note = reachable_name(host)
-    notes = [note] if note else []
+    notes = [*served.notes, *([note] if note else [])]
     address = BrokerURL(kind="redis", hosts=((name, port),), password=info.url.password)
     token = JoinToken(broker=address.url(), key=key, storage=storage or "")
     if storage is None:
@@ -127,12 +134,21 @@ def _joinable(served: Served, info: ServerInfo, *, key: str, storage: str | None
     return replace(served, listen=address.safe(), join=join, notes=tuple(notes))
 
 
+def _storage_notes(env: Mapping[str, str], named: str | None) -> tuple[str, ...]:
+    other = env.get("FLOWCTL_STORAGE")
+    if not named:
+        return ()
+    if other and parse(other).url != named:
+        return (f"FLOWCTL_STORAGE is set here: what is submitted from this shell goes to {other}",)
+    return ("what is submitted from here is stored there too; `flowctl up --storage off` forgets it",)
+
+
 def _foreign(url: str, env: Mapping[str, str], settings: Settings, *, wants: str | None) -> Served:
     broker = BrokerURL.parse(url)
     if wants:
         raise SettingError(
             f"the server {broker.safe()} is not this folder's, so how it listens is set there",
-            place="FLOWCTL_BROKER_URL",
+            place=settings.broker_from,
             cure="unset it to use the embedded server",
         )
     client = connect(broker)
@@ -147,7 +163,7 @@ def _foreign(url: str, env: Mapping[str, str], settings: Settings, *, wants: str
         key_id=Keyring.from_env(env, settings.home, create=True).key_id,
         storage=None,
         join=None,
-        notes=("FLOWCTL_BROKER_URL names this server; no embedded one is started",),
+        notes=(f"{settings.broker_from} names this server; no embedded one is started",),
     )
 
 
