@@ -112,8 +112,8 @@ class Calls:
     def trial_claim(self, fence: Fence, *, boot: str) -> Reply:
         return self._run("trial_claim", fence.unit, fence.epoch, fence.nonce, boot, self.times.lease_ms)
 
-    def trial_renew(self, fence: Fence) -> Reply:
-        return self._run("trial_renew", fence.unit, fence.epoch, fence.nonce, self.times.lease_ms)
+    def trial_renew(self, fence: Fence, *, note: str = "") -> Reply:
+        return self._run("trial_renew", fence.unit, fence.epoch, fence.nonce, self.times.lease_ms, note)
 
     def trial_report(
         self,

@@ -6,23 +6,28 @@ is safe, and a metric that it was told of is in the results.
 
 import contextlib
 import json
+import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flowctl.broker.calls import Reply
 from flowctl.dsl.jsonvalue import encode
+from flowctl.storage.attempt import AttemptFolder
+from flowctl.storage.errors import StorageError
 from flowctl.storage.manifest import ManifestRef
 from flowctl.storage.trial_reader import TrialReader
 from flowctl.workers.channel import Frame, FrameReader, pack
 from flowctl.workers.jobs import Jobs
 from flowctl.workers.lease import Lease
 from flowctl.workers.outbox import Outbox, Report
-from flowctl.workers.preparation import Claimed, Prepared
+from flowctl.workers.preparation import PATIENCE_S, Claimed, Prepared
 from flowctl.workers.rows import RowLog
 
 SEND_S = 30.0
+log = logging.getLogger("flowctl")
 
 
 class Conversation:
@@ -216,7 +221,11 @@ class Conversation:
 
         def commit() -> ManifestRef:
             assert self._prepared is not None
-            return self._prepared.folder.commit_checkpoint(
+            folder = self._prepared.folder
+            return self._patiently(lambda: put(folder))
+
+        def put(folder: AttemptFolder) -> ManifestRef:
+            return folder.commit_checkpoint(
                 path,
                 seq=seq,
                 metrics={} if row is None else row["metrics"],
@@ -227,6 +236,24 @@ class Conversation:
             )
 
         self._jobs.submit(commit, then)
+
+    def _patiently(self, work: Callable[[], ManifestRef]) -> ManifestRef:
+        """Storage that is full or away for a while is waited for, up to PATIENCE_S, unless the trial is to end."""
+        deadline, delay_s = time.monotonic() + PATIENCE_S, 0.25
+        while True:
+            try:
+                ref = work()
+            except StorageError as error:
+                if time.monotonic() > deadline or self.stop_reason is not None:
+                    raise
+                if not self._lease.note:
+                    log.warning("%s waits for its storage: %s", self._lease.fence.unit, error)
+                self._lease.note = f"waits for its storage: {error}"
+                time.sleep(delay_s)
+                delay_s = min(2 * delay_s, 5.0)
+            else:
+                self._lease.note = ""
+                return ref
 
     def _send(self, frame: Frame) -> None:
         """To the trial. That it has gone meanwhile is no error: its end is noticed elsewhere."""

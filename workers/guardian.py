@@ -110,8 +110,10 @@ class Guardian:
         self.folder = folder
         self.jobs = Jobs()
         self.output = Output(self.jobs, self._write_log)
-        self.rows = RowLog(self.jobs, write=self._write_rows, trim=self._trim_rows)
+        self.rows = RowLog(self.jobs, write=self._write_rows, trim=self._trim_rows, note=self._note)
         self.is_lost = False
+        self.is_cancelled = False
+        self.is_leaving = False
         self.exit: Exit | None = None
         self.prepared: Prepared | None = None
         self.refusal: str | None = None
@@ -232,7 +234,12 @@ class Guardian:
         try:
             return self.talk.read()
         except ValueError:
-            log.warning("%s broke the protocol of its channel: stopping it", self.fence.unit)
+            text = "something but flowctl wrote to the trial's channel to its guardian; it was stopped"
+            log.warning("%s: %s", self.fence.unit, text)
+            self.talk.said = {
+                "status": "failed",
+                "cause": {"kind": "exception", "type": "BrokenChannel", "text": text},
+            }
             self.process.kill()
             return False
 
@@ -250,6 +257,7 @@ class Guardian:
             self.lease.renew_at = float("inf")
             self.process.kill()
         elif word == "CANCEL":
+            self.is_cancelled = True
             self._stop("cancelled")
         elif word == "END" and self.kill_at is None:
             self.kill_at = time.monotonic() + self.stop_grace_s
@@ -290,6 +298,11 @@ class Guardian:
         assert self.prepared is not None
         return self.prepared.folder.write_rows(first, rows)
 
+    def _note(self, text: str) -> None:
+        if text and not self.lease.note:
+            log.warning("%s %s", self.fence.unit, text)
+        self.lease.note = text
+
     def _trim_rows(self, seq: int) -> None:
         try:
             self.calls.tail_trim(self.fence, seq=seq)
@@ -298,15 +311,23 @@ class Guardian:
 
     # --- the end ---
 
-    def _settle(self, until: Callable[[], bool]) -> None:
-        """Goes on renewing until a condition holds, or the attempt is lost."""
-        while not until() and not self.is_lost:
+    def _settle(self, until: Callable[[], bool]) -> bool:
+        """Goes on renewing until a condition holds: True. False when nobody waits for it any more: the attempt is lost;
+        or its storage does not answer, and it was cancelled or its worker stops.
+        """
+        while not until():
+            if self.is_lost or (self.lease.note and (self.is_cancelled or self.is_leaving)):
+                return False
             due = (self.lease.renew_at, self.talk.outbox.retry_at, self.rows.flush_at)
             timeout = max(0.0, min(at for at in due if at is not None) - time.monotonic())
             select.select([self.jobs.fd, self.nudges.fileno()], [], [], timeout)
-            attention.drain(self.nudges)
+            nudged = attention.drain(self.nudges)
+            self.is_leaving = self.is_leaving or b"p" in nudged
+            if nudged:
+                self._on_wanted(self.lease.renew())
             self.jobs.collect()
             self._on_time()
+        return True
 
     def _close(self) -> None:
         self._settle(lambda: self.jobs.is_idle and len(self.talk.outbox) == 0)
@@ -340,18 +361,22 @@ class Guardian:
         self.output.finish()
         self.rows.flush()
         self._settle(lambda: self.jobs.is_idle and self.rows.is_drained)
-        self._write_outcome(prepared, decision)
+        is_written = self._write_outcome(prepared, decision)
         if self.is_lost:
             return
-        if decision.outcome == "preempted":
+        if not is_written and self.is_cancelled:
+            self._finish(CANCELLED)
+        elif not is_written:
+            self._hand_back("its worker stopped before the storage took its outcome")
+        elif decision.outcome == "preempted":
             self._hand_back(decision.reason, is_counted=True)
         else:
             self._finish(decision)
         if self.rows.written_seq:
             self._trim_rows(self.rows.written_seq)
 
-    def _write_outcome(self, prepared: Prepared, decision: Decision) -> None:
-        """The record is the decision: it is tried until it is written or the attempt is lost."""
+    def _write_outcome(self, prepared: Prepared, decision: Decision) -> bool:
+        """The record is the decision: it is tried until it is written, or nobody waits for it any more (False)."""
         output = (self.talk.said or {}).get("output") if decision.to == "completed" else None
         is_written: list[bool] = []
 
@@ -376,12 +401,15 @@ class Guardian:
         def then(_: Any, error: BaseException | None) -> None:
             if error is None:
                 is_written.append(True)
-            else:
-                log.warning("the outcome of %s could not be written, trying again: %s", self.fence.unit, error)
+                self._note("")
+                return
+            self._note(f"has ended and waits to write its outcome: {error}")
+            if not (self.is_lost or self.is_cancelled or self.is_leaving):
                 self.jobs.submit(lambda: time.sleep(1), lambda _result, _error: self.jobs.submit(write, then))
 
         self.jobs.submit(write, then)
         self._settle(lambda: bool(is_written))
+        return bool(is_written)
 
     def _finish(self, decision: Decision) -> None:
         last = "" if self.rows.last is None else json.dumps(self.rows.last, separators=(",", ":"))

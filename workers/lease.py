@@ -20,6 +20,8 @@ class Lease:
         self.broker = broker
         self.fence = Fence(unit, epoch, secrets.token_hex(8))
         self.renew_at = 0.0
+        self.note = ""
+        """What a person should know of it while it runs; told with each renewal."""
         self._period_s = broker.calls.times.lease_ms / 4000
         self._clock = (0, 0.0)
 
@@ -53,7 +55,7 @@ class Lease:
     def renew(self) -> str:
         """What is wanted: CONTINUE, CANCEL, LOST, or SILENT when the server does not answer now."""
         try:
-            reply = self.broker.calls.trial_renew(self.fence)
+            reply = self.broker.calls.trial_renew(self.fence, note=self.note)
         except NoContact:
             self.renew_at = time.monotonic() + min(RETRY_S, self._period_s)
             return "SILENT"

@@ -21,11 +21,17 @@ class RowLog:
     """Buffers rows and writes them; remembers what the outcome needs to know of them."""
 
     def __init__(
-        self, jobs: Jobs, *, write: Callable[[int, list[dict[str, Any]]], Segment], trim: Callable[[int], None]
+        self,
+        jobs: Jobs,
+        *,
+        write: Callable[[int, list[dict[str, Any]]], Segment],
+        trim: Callable[[int], None],
+        note: Callable[[str], None],
     ) -> None:
         self._jobs = jobs
         self._write = write
         self._trim = trim
+        self._note = note
         self._buffer: list[dict[str, Any]] = []
         self._is_writing = False
         self._sent_seq = 0
@@ -62,15 +68,16 @@ class RowLog:
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
         self.has_metric = True
-        if not math.isfinite(value):
+        number = _as_float(value)
+        if not math.isfinite(number):
             return None
         for mode, better in (("max", float.__gt__), ("min", float.__lt__)):
-            if mode not in self._bests or better(float(value), self._bests[mode][0]):
+            if mode not in self._bests or better(number, self._bests[mode][0]):
                 self._bests[mode] = (
-                    float(value),
+                    number,
                     {"training_iteration": row["training_iteration"], "metrics": row["metrics"]},
                 )
-        return float(value)
+        return number
 
     def sent(self, seq: int) -> None:
         """The server has this row."""
@@ -102,8 +109,10 @@ class RowLog:
             self._is_writing = False
             if error is not None or segment is None:
                 self._buffer = rows + self._buffer
+                self._note(f"waits to write its rows: {error}")
                 self.flush_at = time.monotonic() + RETRY_S
                 return
+            self._note("")
             self.segments.append(segment)
             self.written_seq = int(rows[-1]["seq"])
             if self._sent_seq >= self.written_seq:
@@ -112,3 +121,11 @@ class RowLog:
                 self.flush_at = time.monotonic() + FLUSH_S
 
         self._jobs.submit(lambda: self._write(int(rows[0]["seq"]), rows), then)
+
+
+def _as_float(value: float) -> float:
+    """A whole number beyond what a float holds counts as infinite: it never wins."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

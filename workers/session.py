@@ -7,6 +7,7 @@ lasts goes through the guardian; a trial process holds no password and no key.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -62,6 +63,7 @@ class Session:
     time_before_s: float
     started: float = field(default_factory=time.monotonic)
     stopping: str | None = None
+    pid: int = field(default_factory=os.getpid)
     reported: set[str] = field(default_factory=set)
     """Those names of `stop` that some row had."""
 
@@ -111,6 +113,8 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
     if session is None:
         print("report:", ", ".join(f"{key}={value}" for key, value in decode(plain).items()), file=sys.stderr)
         return
+    if os.getpid() != session.pid:
+        raise RuntimeError("report: called in a process that the trial has started; report from the trial's own")
     if session.metric is not None:
         _check_metric(plain, session.metric)
     session.iteration += 1

@@ -7,6 +7,8 @@ loses it).
 workers' timers away.
 """
 
+import logging
+from queue import Empty
 from typing import Any
 
 from celery.app.amqp import AMQP as StockAMQP
@@ -16,6 +18,8 @@ from kombu.transport import virtual
 
 from flowctl.broker.broker_url import BrokerURL
 from flowctl.broker.contact import NoContact, contact
+
+log = logging.getLogger("flowctl")
 
 VISIBILITY_S = 315_360_000
 RECONNECT_S = 0.2
@@ -58,7 +62,18 @@ class QoS(stock.QoS):  # type: ignore[misc]
             self._unsaid.add(tag)
 
 
-class Channel(stock.Channel):  # type: ignore[misc]
+class _Tolerant:
+    """What is no message is dropped with a word: stock kombu ends the worker. A lost one costs one dispatch time."""
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("dropped something that is no message: %s: %s", type(error).__name__, error)
+            raise Empty from error
+
+
+class Channel(_Tolerant, stock.Channel):  # type: ignore[misc]
     QoS = QoS
 
 
@@ -66,7 +81,7 @@ class Transport(stock.Transport):  # type: ignore[misc]
     Channel = Channel
 
 
-class SentinelChannel(stock.SentinelChannel):  # type: ignore[misc]
+class SentinelChannel(_Tolerant, stock.SentinelChannel):  # type: ignore[misc]
     QoS = QoS
 
 
@@ -75,7 +90,15 @@ class SentinelTransport(stock.SentinelTransport):  # type: ignore[misc]
 
 
 class Connection(StockConnection):  # type: ignore[misc]
-    """Reconnects at an interval of its own."""
+    """Reconnects at an interval of its own, and keeps the transport that it was given.
+
+    Stock kombu takes what stands before the `+` of `redis+socket://` instead, silently: none of the corrections above.
+    """
+
+    def __init__(self, *args: Any, transport: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, transport=transport, **kwargs)
+        if transport is not None:
+            self.transport_cls = transport
 
     def ensure_connection(
         self,
