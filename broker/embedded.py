@@ -38,7 +38,7 @@ from flowctl.broker.server_folder import (
     this_boot,
     try_lock,
 )
-from flowctl.broker.state_folder import make_private
+from flowctl.broker.state_folder import kept_on_disk, make_private
 
 START_TIMEOUT_S = 30.0
 LOAD_TIMEOUT_S = 600.0
@@ -67,16 +67,30 @@ def ensure_server(state: Path, *, env: Mapping[str, str] | None = None) -> Broke
 
     Idempotent, and safe from any number of processes at once: they get the same server.
     """
+    return _brought_up(state, env=env, is_asked_for=True)
+
+
+def revive_server(state: Path, *, env: Mapping[str, str] | None = None) -> BrokerURL:
+    """As `ensure_server`, for those that nobody told to start one: raises ServerUnreachable after `stop_server`."""
+    return _brought_up(state, env=env, is_asked_for=False)
+
+
+def _brought_up(state: Path, *, env: Mapping[str, str] | None, is_asked_for: bool) -> BrokerURL:
     running = running_server(state)
     if running is not None:
         return running.url
-    folder = _opened(state)
-    with starters_turn(folder, timeout_s=START_TIMEOUT_S + LOAD_TIMEOUT_S):
-        running = running_server(state)
-        if running is not None:
-            return running.url
-        before = folder.read_record()
-        return _start(folder, listen=before.listen if before else None, env=os.environ if env is None else env)
+    with kept_on_disk(state):
+        folder = _opened(state)
+        with starters_turn(folder, timeout_s=START_TIMEOUT_S + LOAD_TIMEOUT_S):
+            running = running_server(state)
+            if running is not None:
+                return running.url
+            before = folder.read_record()
+            if not is_asked_for and (before is None or before.is_stopped):
+                raise ServerUnreachable(
+                    "the server of this state folder was stopped", place=str(state), cure="start it with `flowctl up`"
+                )
+            return _start(folder, listen=before.listen if before else None, env=os.environ if env is None else env)
 
 
 def running_server(state: Path) -> ServerInfo | None:
@@ -108,7 +122,7 @@ def stop_server(state: Path) -> bool:
     folder = ServerFolder(state)
     if folder.read_record() is None:
         return False
-    with starters_turn(folder, timeout_s=START_TIMEOUT_S):
+    with kept_on_disk(state), starters_turn(folder, timeout_s=START_TIMEOUT_S):
         running, record = running_server(state), folder.read_record()
         if record is None:
             return False
@@ -129,7 +143,7 @@ def listen(state: Path, *, address: tuple[str, int] | None, env: Mapping[str, st
     The running server is changed in place, so nothing that runs notices.
     """
     folder = _opened(state)
-    with starters_turn(folder, timeout_s=START_TIMEOUT_S + LOAD_TIMEOUT_S):
+    with kept_on_disk(state), starters_turn(folder, timeout_s=START_TIMEOUT_S + LOAD_TIMEOUT_S):
         running, record, password = running_server(state), folder.read_record(), folder.read_password()
         if running is None or record is None or password is None:
             _start(folder, listen=address, env=os.environ if env is None else env)

@@ -16,7 +16,8 @@ FlowctlError (dsl)
 │       ├── ReadOnlyServer        it is a replica
 │       ├── ServerFull            its memory or disk is full
 │       ├── NoServerBinary        no server program for the embedded server
-│       └── ServerStartFailed     the embedded server did not start or stop
+│       ├── ServerStartFailed     the embedded server did not start or stop
+│       └── StateFolderUnwritable the state folder's disk is full, or takes no writes
 └── RefusedError (dsl, 5)
     ├── StateFolderRefused (5)    the folder belongs to another user or another machine
     ├── DowngradeRefused (5)      an older server would not read the folder's data
@@ -88,6 +89,10 @@ class NoServerBinary(BrokerError):
 
 class ServerStartFailed(BrokerError):
     """The embedded server did not start, or did not stop, in time."""
+
+
+class StateFolderUnwritable(BrokerError):
+    """The disk of the state folder takes no writes: it is full, read-only or broken."""
 
 
 class StateFolderRefused(RefusedError):

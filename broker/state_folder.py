@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from flowctl.broker.errors import StateFolderRefused
+from flowctl.broker.errors import StateFolderRefused, StateFolderUnwritable
 
 CURE = "set FLOWCTL_HOME to a folder of your own"
 
@@ -38,3 +39,16 @@ def make_private(folder: Path) -> Path:
             "other users may write to the state folder", place=str(folder), cure=f"chmod 700 {folder}"
         )
     return folder
+
+
+@contextmanager
+def kept_on_disk(folder: Path) -> Iterator[None]:
+    """Turns the disk's errors (it is full, read-only, broken) into StateFolderUnwritable, for blocks that write there
+    and talk to nobody.
+    """
+    try:
+        yield
+    except OSError as error:
+        what = f"cannot write to the state folder ({error.strerror or error})"
+        cure = "make room there, or set FLOWCTL_HOME to a folder on another disk"
+        raise StateFolderUnwritable(what, place=error.filename or str(folder), cure=cure) from error

@@ -6,9 +6,10 @@ from typing import Any
 from flowctl.broker.broker_url import BrokerURL
 from flowctl.broker.calls import Calls, Reply, Times
 from flowctl.broker.connection import SCHEMA, check_server, connect
-from flowctl.broker.embedded import ensure_server, running_server
+from flowctl.broker.embedded import ensure_server, revive_server, running_server
 from flowctl.broker.errors import OtherSchema, ServerUnreachable
 from flowctl.broker.settings import Settings
+from flowctl.dsl.errors import FlowctlError
 
 
 class Broker:
@@ -70,3 +71,16 @@ def server_url(settings: Settings, *, start: bool) -> BrokerURL:
             "no server is running for this state folder", cure="start one with 'flowctl up', or any run"
         )
     return info.url
+
+
+def revive(settings: Settings) -> FlowctlError | None:
+    """Starts the embedded server again if it has died, and returns what stands against that, if anything does: above
+    all that a person stopped it. Leaves a configured server alone.
+    """
+    if settings.broker_url:
+        return None
+    try:
+        revive_server(settings.home)
+    except FlowctlError as error:
+        return error
+    return None

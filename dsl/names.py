@@ -54,12 +54,13 @@ class TrialReference(NamedTuple):
 def run_id(name: str) -> str:
     """The id of the run named so: the name itself if it is safe everywhere, else a slug of it and 8 hex digits.
 
-    Idempotent. Raises `RefusedError` for an empty name and one of more than 200 characters.
+    No id begins like an option or a hidden file, or reads as the number of a trial. Idempotent. Raises
+    `RefusedError` for an empty name and one of more than 200 characters.
     """
     if not 1 <= len(name) <= 200:
         what = f"a run's name has 1 to 200 characters, this one has {len(name)}"
         raise RefusedError(what, cure="choose another name")
-    if RUN_ID.fullmatch(name) and name.strip("."):
+    if RUN_ID.fullmatch(name) and not name.startswith(("-", ".")) and not name.isdigit():
         return name
     ascii_text = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", ascii_text)[:_SLUG_LENGTH].strip("-.") or "run"

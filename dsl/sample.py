@@ -6,8 +6,11 @@ the text varies slowest, as in nested loops. Distributions are drawn anew for ev
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar, TypeAlias
 
 from flowctl.dsl.draws import KINDS, Draws, Path, draw
@@ -48,16 +51,12 @@ class _Choice:
 class _Grid:
     def __init__(self, entries: list[_Node]) -> None:
         self.entries = entries
-        self.points: int = sum(entry.points for entry in entries)
-        self._is_flat = self.points == len(entries)
+        self._starts = list(accumulate((entry.points for entry in entries), initial=0))
+        self.points: int = self._starts.pop()
 
     def resolve(self, point: int, path: Path, trial: _Trial) -> Any:
-        number = point if self._is_flat else 0
-        rest = 0 if self._is_flat else point
-        while rest >= self.entries[number].points:
-            rest -= self.entries[number].points
-            number += 1
-        return self.entries[number].resolve(rest, (*path, number), trial)
+        number = bisect_right(self._starts, point) - 1
+        return self.entries[number].resolve(point - self._starts[number], (*path, number), trial)
 
 
 class _Container:
@@ -107,8 +106,11 @@ class Sampler:
         return config
 
 
+_recent: deque[tuple[Step, Sampler]] = deque(maxlen=8)
+
+
 def config_at(step: Step, index: int) -> dict[str, Any]:
-    """The configuration of one trial of a step; for many use `configs`."""
+    """The configuration of one trial of a step."""
     return sampler(step).config_at(index)
 
 
@@ -119,10 +121,15 @@ def configs(step: Step, start: int, stop: int) -> Iterator[dict[str, Any]]:
 
 
 def sampler(step: Step) -> Sampler:
-    """The sampler of an experiment's step. Raises `RefusedError` for a stage and a damaged space."""
+    """The sampler of an experiment's step, read once. Raises `RefusedError` for a stage and a damaged space."""
     if step.space is None:
         raise RefusedError(f"the step {step.name!r} is a stage and has no configurations")
-    return Sampler(step.space, num_samples=step.num_samples, seed=step.seed)
+    for known, source in tuple(_recent):
+        if known is step:
+            return source
+    source = Sampler(step.space, num_samples=step.num_samples, seed=step.seed)
+    _recent.append((step, source))
+    return source
 
 
 def grid_points(space: JSON) -> int:

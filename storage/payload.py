@@ -2,8 +2,10 @@
 
 Functions and classes of the script, and of modules that lie beside it, are pickled by value; everything installed is
 pickled by reference, flowctl itself included. Each entry is the pickle of `(function, stop functions, sources)`, where
-`sources` holds the text of each file that travels, so that a traceback elsewhere shows its lines. Nothing here signs or
-checks: `RunFolder.load_payload` gives back only bytes that a signed record names.
+`sources` holds the text of each file that travels, so that a traceback elsewhere shows its lines, and an `import`
+inside a function finds its module. Such a module is made anew there: its classes are not those that a global of the
+script, pickled by value, brought along. Nothing here signs or checks: `RunFolder.load_payload` gives back only bytes
+that a signed record names.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowctl.storage import culprit
 from flowctl.storage.errors import PayloadError
+from flowctl.storage.script_imports import read_source
 from flowctl.storage.script_modules import modules_of, source_files
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def pickle_code(compiled_code: Mapping[str, StepCode], main_module: ModuleType |
     """
     with _by_value(main_module) as modules:
         sources = source_files(modules)
-        texts = {name: path.read_text("utf-8", "replace") for path, name in sources.items()}
+        texts = {name: read_source(path) for path, name in sources.items()}
         return {
             key: _pickle(key, (code.function, tuple(code.stop), texts), sources) for key, code in compiled_code.items()
         }
@@ -66,9 +69,17 @@ def unpickle_code(data: bytes) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _pickle(key: str, value: tuple[Any, tuple[Any, ...], dict[str, str]], sources: Mapping[Path, str]) -> bytes:
+    try:
+        return _dumps(value, sources)
+    except _REFUSALS as error:
+        raise PayloadError(_reason(value, error), place=f"step {key!r}", cure=_CURE) from error
+
+
+def _dumps(value: Any, sources: Mapping[Path, str]) -> bytes:
     import cloudpickle
 
     stock = cloudpickle.Pickler.dispatch_table[CodeType]
+    stock_module = cloudpickle.Pickler.dispatch_table[ModuleType]
 
     def reduce_code(code: CodeType) -> Any:
         # cloudpickle writes one fixed name for the file of all code; ours is the path from the script's folder.
@@ -76,14 +87,18 @@ def _pickle(key: str, value: tuple[Any, tuple[Any, ...], dict[str, str]], source
         make, args = stock(code)
         return make, tuple(name if part == _NO_FILE else part for part in args)
 
+    def reduce_module(module: ModuleType) -> Any:
+        # cloudpickle makes a module with its content at once, without end for two that import each other.
+        make, args = stock_module(module)
+        return (make, args) if len(args) == 1 else (make, (args[0], {}), args[1])
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        dispatch_table: ClassVar[Any] = ChainMap({CodeType: reduce_code}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {CodeType: reduce_code, ModuleType: reduce_module}, cloudpickle.Pickler.dispatch_table
+        )
 
     buffer = io.BytesIO()
-    try:
-        Pickler(buffer, protocol=5).dump(value)
-    except _REFUSALS as error:
-        raise PayloadError(_reason(value, error), place=f"step {key!r}", cure=_CURE) from error
+    Pickler(buffer, protocol=5).dump(value)
     return buffer.getvalue()
 
 
@@ -98,10 +113,8 @@ def _reason(value: tuple[Any, tuple[Any, ...], dict[str, str]], error: BaseExcep
 
 
 def _can_pickle(value: Any) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value, protocol=5)
+        _dumps(value, {})
     except _REFUSALS:
         return False
     return True

@@ -1,7 +1,8 @@
 """Which loaded modules belong to a script, and so travel with its functions.
 
 The script's own module, and every module whose file lies below the script's folder and is not installed: not in a
-`site-packages`, not of Python, not of a virtual environment, not of an editable install, and not flowctl.
+`site-packages`, not of Python, not of a virtual environment, not of an editable install, and not flowctl. What their
+code imports later travels as text.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
+
+from flowctl.storage.script_imports import imported_files
 
 _INSTALLED_PARTS = frozenset({"site-packages", "dist-packages"})
 
@@ -31,9 +34,25 @@ def modules_of(script: ModuleType) -> list[ModuleType]:
 
 
 def source_files(modules: list[ModuleType]) -> dict[Path, str]:
-    """The files of modules that travel, each with its path from the script's folder; the script is the first."""
+    """The files of modules that travel, and those that their code imports somewhere, each with its path from the
+    script's folder; the script is the first.
+    """
     files = [file for file in map(_file, modules) if file is not None and file.suffix == ".py" and file.exists()]
-    return {file: file.relative_to(files[0].parent).as_posix() for file in files}
+    if not files:
+        return {}
+    folder = files[0].parent
+    foreign = _foreign_folders(folder)
+
+    def is_foreign(file: Path) -> bool:
+        if not file.is_relative_to(folder) or _INSTALLED_PARTS.intersection(file.parts):
+            return True
+        return any(file.is_relative_to(one) for one in foreign)
+
+    more = imported_files(files, folder, is_foreign=is_foreign)
+    if more:
+        editable = set(_editable_names(folder))
+        more = [file for file in more if file.relative_to(folder).parts[0].removesuffix(".py") not in editable]
+    return {file: file.relative_to(folder).as_posix() for file in (*files, *more)}
 
 
 def _below(folder: Path) -> Iterator[ModuleType]:

@@ -6,6 +6,7 @@ the copy holds a file of its own there. Anything that is not a file, a folder or
 
 from __future__ import annotations
 
+import errno
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,9 +73,16 @@ def _walk(root: Path, folder: Path, prefix: str, above: tuple[Path, ...]) -> Ite
 
 
 def _check_link(root: Path, link: Path, above: tuple[Path, ...]) -> None:
+    try:
+        link.stat()
+    except FileNotFoundError as error:
+        cure = "remove it, or copy the file"
+        raise CheckpointError("the link leads nowhere", place=str(link), cure=cure) from error
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CheckpointError("the link leads to itself", place=str(link), cure="remove it") from error
     target = link.resolve()
-    if not target.exists():
-        raise CheckpointError("the link leads nowhere", place=str(link), cure="remove it, or copy the file")
     if not target.is_relative_to(root):
         raise CheckpointError("the link leads out of the checkpoint", place=str(link), cure="copy what it points to")
     if target in above:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from flowctl.broker.settings import Settings
+from flowctl.broker.state_folder import kept_on_disk
 from flowctl.broker.store import Broker
 
 
@@ -24,14 +25,16 @@ class LocalWorker:
     ) -> "LocalWorker":
         """Starts it in a session of its own, so that Ctrl-C at the terminal reaches only its starter."""
         logs = settings.home / "logs"
-        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = logs / f"worker-{os.getpid()}.log"
+        with kept_on_disk(settings.home):
+            logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = log.open("ab")
         command = [sys.executable, "-m", "flowctl.workers.local", str(os.getpid())]
         env = dict(os.environ)
         for name, value in (("FLOWCTL_ONLY_RUN", run), ("FLOWCTL_RESOURCES", resources), ("FLOWCTL_SLOTS", slots)):
             if value is not None:
                 env[name] = str(value)
-        with log.open("ab") as file:
+        with file:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from flowctl.broker.contact import NoContact
 from flowctl.broker.settings import Settings, expand_join
-from flowctl.broker.store import Broker
+from flowctl.broker.store import Broker, revive
 from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.errors import FlowctlError, RefusedError
 from flowctl.storage.signing import Keyring
@@ -205,6 +205,9 @@ class Node:
             self._sleep(BEAT_S * random.uniform(0.8, 1.0))
             try:
                 if broker is None:
+                    problem = revive(self.settings)
+                    if problem is not None:
+                        raise problem
                     broker = Broker.connect(self.settings, start=False)
                 self._beat(broker)
                 if self._draining and not drained:

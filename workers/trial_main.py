@@ -70,6 +70,10 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
         _bound_threads(start["context"]["resources"].get("cpu", 0))
         with open(start["payload"], "rb") as file:
             function, stop_functions, sources = pickle.load(file)
+        if len(sources) > 1:
+            from flowctl.workers import script_finder
+
+            script_finder.install(sources)
         context = session.Context(**start["context"])
         current = session.Session(
             channel=channel,

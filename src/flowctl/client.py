@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any
 from flowctl.broker.reading import reading
 from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot, take_snapshot
-from flowctl.broker.store import Broker
+from flowctl.broker.store import Broker, revive
 from flowctl.broker.view import RunView, failed_units, load_run
 from flowctl.dsl.compile import compile_target
 from flowctl.dsl.errors import NotYetError, RefusedError, RunFailed, UnreachableError
@@ -65,7 +64,8 @@ class RunHandle:
             cancel(self._broker, self.run)
 
     def wait(self, timeout_s: float | None = None, raise_on_failure: bool = True) -> RunView:
-        """Wait until the run has ended and return it; a server that is down for a while is waited for.
+        """Wait until the run has ended and return it; a server that is down for a while is waited for, and the
+        embedded one started again if it died.
 
         Raises RunFailed with the causes if it failed or was cancelled, unless told not to; WaitTimeout (the run goes
         on) when `timeout_s` is over.
@@ -87,9 +87,12 @@ class RunHandle:
         """Wait until the run has ended; `look` sees every snapshot and may raise."""
         while True:
             snap = None
-            with contextlib.suppress(UnreachableError), reading(self._broker):
-                self._broker.tick()
-                snap = take_snapshot(self._broker.client, self.run)
+            try:
+                with reading(self._broker):
+                    self._broker.tick()
+                    snap = take_snapshot(self._broker.client, self.run)
+            except UnreachableError:
+                revive(self._settings)
             if snap is not None and look(snap).run.ended:
                 return
             time.sleep(POLL_S)
@@ -98,6 +101,7 @@ class RunHandle:
         try:
             return self.status()
         except UnreachableError:
+            revive(self._settings)
             return None
 
     def _failure(self, run: RunView) -> RunFailed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from flowctl.workers.local import LocalWorker
 from flowctl.workers.runs.steer import cancel
 
 STOP_GRACE_S = 10.0
+TRACE = (" ", "\t", "Traceback (most recent", "The above exception was", "During handling of the above")
+"""How the lines of a traceback begin that say nothing by themselves."""
 
 
 class LocalWorkerDied(FlowctlError):
@@ -78,9 +81,8 @@ class LocalRun:
 
     def _check_worker(self) -> None:
         if self._worker is not None and self._worker.exit_code is not None:
-            said = _last_line(self._worker.log)
             raise LocalWorkerDied(
-                f"the worker of this run ended by itself (exit code {self._worker.exit_code}): {said}",
+                f"the worker of this run {_ending(self._worker.exit_code, self._worker.log)}",
                 place=str(self._worker.log),
                 cure=f"the run waits; go on with 'flowctl run --attach {self.run}'",
             )
@@ -138,10 +140,19 @@ def _here(reason: Reason, mine: Sequence[WorkerView]) -> Reason:
     return replace(reason, text=text)
 
 
-def _last_line(log: Path) -> str:
-    """What the worker said last."""
+def _ending(code: int, log: Path) -> str:
+    """How the worker ended: the signal, else its exit code and what it said last."""
+    if code < 0:
+        names = {each.value: f" ({each.name})" for each in signal.Signals}
+        return f"was killed by signal {-code}{names.get(-code, '')}"
+    return f"ended by itself (exit code {code}): {_last_words(log)}"
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a log that says something: no frame of a traceback, no mark around one."""
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "its log cannot be read"
-    return lines[-1].strip() if lines else "it wrote nothing"
+    told = (line for line in reversed(lines) if any(c.isalnum() for c in line) and not line.startswith(TRACE))
+    return next(told, "it wrote nothing").strip()

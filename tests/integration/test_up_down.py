@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -17,15 +18,19 @@ from server import server_processes
 from flowctl.broker.broker_url import BrokerURL
 from flowctl.broker.connection import connect
 from flowctl.broker.embedded import ensure_server, running_server
+from flowctl.broker.errors import StateFolderUnwritable
 from flowctl.broker.join import JoinToken
 from flowctl.broker.settings import Settings, expand_join
+from flowctl.broker.state_folder import kept_on_disk
 from flowctl.cli.up import reachable_name
 from flowctl.storage.signing import Keyring
+
+MAIN = "from flowctl.cli.main import main; main()"
 
 
 def flowctl(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The command as a person runs it; FLOWCTL_HOME is the test's."""
-    command = [sys.executable, "-c", "from flowctl.cli.main import main; main()", *arguments]
+    command = [sys.executable, "-c", MAIN, *arguments]
     environment = {**os.environ, **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
@@ -178,6 +183,33 @@ def test_up_with_another_server_checks_it_and_starts_none(home: Path, server: Br
     assert body["server"] == server.safe()
     assert server_processes(home) == []
     assert refused.returncode == 2
+
+
+# a full disk
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("list",), ("up",)])
+def test_a_state_folder_that_takes_no_writes_is_one_line_with_place_and_cure(
+    home: Path, arguments: tuple[str, ...]
+) -> None:
+    Keyring.from_env({}, home, create=True)  # `up` makes it first
+    command = [sys.executable, "-c", f"import resource; resource.setrlimit({resource.RLIMIT_FSIZE}, (0, 0)); {MAIN}"]
+
+    answer = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+    assert answer.returncode == 4, answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert str(home) in answer.stderr and "cannot write" in answer.stderr and "make room" in answer.stderr
+    assert server_processes(home) == []
+    assert list((home / "server").glob(".server*")) == []
+
+
+def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
+    expected = pytest.raises(StateFolderUnwritable, match=r"cannot write .*No space left on device")
+    with expected as caught, kept_on_disk(tmp_path):
+        Path("/dev/full").write_text("x")
+
+    assert caught.value.place == str(tmp_path)
 
 
 # down

@@ -143,3 +143,17 @@ def test_a_failed_import_leaves_no_module(write: Write) -> None:
         load_script(write("1 / 0\n"))
 
     assert "candidate" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["redis.py", "celery/__init__.py"])
+def test_a_file_that_hides_a_library_of_flowctl_is_named(write: Write, tmp_path: Path, name: str) -> None:
+    script = write(ONE)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    hiding = tmp_path / name.removesuffix("/__init__.py")
+
+    with pytest.raises(ScriptError) as caught:
+        load_script(script)
+
+    assert str(caught.value) == f"{hiding}: it hides a library that flowctl uses; rename {hiding}"
+    assert str(tmp_path) not in sys.path

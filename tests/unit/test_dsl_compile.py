@@ -17,7 +17,7 @@ from flowctl.dsl.flow import flow
 from flowctl.dsl.overrides import parse_assignments
 from flowctl.dsl.plan import Plan
 from flowctl.dsl.policy import Policy
-from flowctl.dsl.sample import config_at, configs
+from flowctl.dsl.sample import config_at, configs, sampler
 from flowctl.dsl.space import choice, grid, loguniform, uniform
 from flowctl.dsl.stage import stage
 
@@ -84,6 +84,7 @@ def test_a_plan_reads_back_equal_and_samples_the_same() -> None:
 
     assert again == plan and again.digest == plan.digest and again.canonical() == plan.canonical()
     assert json.loads(plan.canonical())["format"] == 1
+    assert sampler(plan.steps[0]) is sampler(plan.steps[0])
     assert list(configs(again.steps[0], 0, 99)) == [config_at(plan.steps[0], index) for index in range(12)]
     assert plan.total == 12 and plan.step("train") is plan.steps[0]
     with pytest.raises(RefusedError, match="no trial 12"):

@@ -1,6 +1,7 @@
 """The search space: every distribution in range with its edges, grids, nesting, and every refusal (rows 72 to 74)."""
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -287,3 +288,23 @@ def test_values_that_are_not_json_are_refused_by_path(param_space: Any, kind: ty
         encode_space(param_space, place="param_space")
 
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("entries", [lambda n: list(range(n)), lambda n: [grid([i, -i]) for i in range(n)]])
+def test_a_trial_of_a_long_grid_costs_what_one_of_a_short_grid_does(entries: Callable[[int], list[Any]]) -> None:
+    def calls(length: int) -> int:
+        source, seen = sampler({"x": grid(entries(length))}), []
+        sys.setprofile(lambda _frame, event, _argument: seen.append(event))
+        try:
+            source.config_at(source.total - 1)
+        finally:
+            sys.setprofile(None)
+        return len(seen)
+
+    assert calls(10) == calls(5000)
+
+
+def test_points_of_uneven_grid_entries_are_in_order() -> None:
+    source = sampler({"x": grid([1, grid([2, 3, 4]), {"y": grid([5, 6])}])})
+
+    assert [source.config_at(index)["x"] for index in range(source.total)] == [1, 2, 3, 4, {"y": 5}, {"y": 6}]

@@ -14,6 +14,7 @@ from run_folders import checkpoint_dir, tree
 from flowctl.dsl.errors import ValueRefused
 from flowctl.storage.checkpoint import Checkpoint
 from flowctl.storage.errors import CheckpointError
+from flowctl.storage.snapshot import take
 
 
 def test_directory_is_a_reference_and_to_directory_a_copy(tmp_path: Path) -> None:
@@ -104,3 +105,18 @@ def test_imports_nothing_heavy() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("loop", "leads to itself; remove it"),
+        (".", "leads in a circle; remove it"),
+        ("absent", "leads nowhere; remove it"),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_refused_with_a_cure(tmp_path: Path, target: str, said: str) -> None:
+    (checkpoint_dir(tmp_path / "c", model="1") / "loop").symlink_to(target)
+
+    with pytest.raises(CheckpointError, match=f"c/loop: the link {said}"):
+        take(tmp_path / "c")

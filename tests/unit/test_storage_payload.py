@@ -180,3 +180,65 @@ def test_declared_objects_as_globals_travel(script: Import, tmp_path: Path) -> N
     key = next(step.code for step in compiled.plan.steps if step.kind == "experiment")
     assert run_elsewhere(payload[key], tmp_path, {}) == ["Experiment", "Stage", "Flow"]
     assert pickle.loads(payload[key])
+
+
+def test_modules_that_import_each_other_travel(script: Import, tmp_path: Path) -> None:
+    module = script(
+        script_i="import circle_a\ndef train(c):\n    return circle_a.go()",
+        circle_a="import circle_b\nK = 3\ndef go():\n    return circle_b.go()",
+        circle_b="import circle_a\ndef go():\n    return circle_a.K",
+    )
+
+    assert run_elsewhere(pickle_code({"train": StepCode(module.train, ())}, module)["train"], tmp_path, 0) == 3
+
+
+LATE = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    import only_typed
+def train(c):
+    import late_a
+    from late_pack.sub import inner
+    return [late_a.N, inner.V, late_a.__file__]
+if __name__ == "__main__":
+    import only_main
+"""
+
+
+def test_what_a_function_imports_travels_as_text(script: Import, tmp_path: Path) -> None:
+    """Nothing of it is imported where the script is submitted."""
+    sources = {
+        "script_j": LATE,
+        "late_a": "import late_b\nN = late_b.N\nif __name__ == '__main__':\n    raise SystemExit(3)\n",
+        "late_b": "import json, absent_here\nN = 5\n",
+        "late_pack/sub/__init__": "from ..base import V as W\n",
+        "late_pack/sub/inner": "from . import W\nV = W\n",
+        "late_pack/base": "V = 7\n",
+        "only_typed": "",
+        "only_main": "",
+        "json": "",
+        "unrelated": "",
+    }
+    module = script(**sources)
+
+    data = pickle_code({"train": StepCode(module.train, ())}, module)["train"]
+
+    assert "late_a" not in sys.modules
+    travelled = set(pickle.loads(data)[2])
+    assert travelled == {
+        "script_j.py",
+        "late_a.py",
+        "late_b.py",
+        "late_pack/sub/__init__.py",
+        "late_pack/sub/inner.py",
+        "late_pack/base.py",
+    }
+    (tmp_path / "payload").write_bytes(data)
+    code = (
+        "import json, pickle, sys, types; sys.modules['absent_here'] = types.ModuleType('absent_here'); "
+        "from flowctl.workers.script_finder import install; "
+        "f, _, sources = pickle.load(open(sys.argv[1], 'rb')); install(sources); print(json.dumps(f({})))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "payload")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60)
+    assert done.stdout == '[5, 7, "late_a.py"]\n', done.stderr

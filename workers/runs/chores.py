@@ -15,10 +15,11 @@ from flowctl.storage.errors import AlreadyExists, StorageUnreachable
 from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
 from flowctl.workers.preparation import keep_tail, open_run
-from flowctl.workers.runs.expand import expand_chunk
+from flowctl.workers.runs.expand import Expansion
 
 EVENTS_PER_SEGMENT = 5000
 JOURNAL_S = 1.5
+EXPAND_S = 0.3
 log = logging.getLogger("flowctl")
 
 
@@ -31,6 +32,7 @@ class Chores:
         self._owner = owner
         self._journal_at = 0.0
         self._strange: set[str] = set()
+        self._expansion: tuple[str, str, Expansion] | None = None
 
     def do(self, broker: Broker) -> None:
         """One bounded piece of each. A storage that does not answer is tried again at a later beat."""
@@ -56,25 +58,34 @@ class Chores:
             log.warning("the records of %s are left to other workers: %s", run, error)
 
     def _expand(self, broker: Broker) -> None:
+        """At most one chunk of one step, and of a costly one only what `EXPAND_S` allows: the worker's lease waits."""
+        held, self._expansion = self._expansion or self._take(broker), None
+        if held is None:
+            return
+        run, made_for, expansion = held
+        wanted, token = broker.client.hmget(f"fc:run:{run}", "wanted", "token")
+        state = broker.client.hget(f"fc:step:{run}:{expansion.step.name}", "state")
+        if wanted == "cancel" or token != made_for or state not in ("waiting", "ready", "running"):
+            return
+        expansion.go_on(broker, seconds=EXPAND_S)
+        if not expansion.is_done:  # an error above leaves it to whoever takes it next
+            self._expansion = run, made_for, expansion
+
+    def _take(self, broker: Broker) -> tuple[str, str, Expansion] | None:
         reply = broker.calls.expand_take()
         if reply.word != "OK":
-            return
+            return None
         run, step, expanded = reply.rest[0], reply.rest[1], int(reply.rest[2])
+        if broker.client.hget(f"fc:run:{run}", "wanted") == "cancel":
+            return None
         folder = self._folder(broker, run)
         if folder is None:
-            return
+            return None
         log.info("going on with the trials of %s/%s from %s", run, step, expanded)
-        plan_step = folder.load_plan().step(step)
-        until = time.monotonic() + 1.0
-        while expanded < plan_step.total and time.monotonic() < until:
-            expanded = expand_chunk(
-                broker,
-                folder,
-                plan_step,
-                first=expanded,
-                key_id=run_key(folder),
-                python=str(folder.load_run()["python"]),
-            )
+        record = folder.load_run()
+        declared = folder.load_plan().step(step)
+        key_id, python = str(record["sig"]["key_id"]), str(record["python"])
+        return run, str(record["token"]), Expansion(folder, declared, expanded=expanded, key_id=key_id, python=python)
 
     def _leftovers(self, broker: Broker) -> None:
         for name in broker.client.srandmember("fc:leftovers", 10):
@@ -123,8 +134,3 @@ class Chores:
                 continue
             return candidate
         raise StorageUnreachable(f"a thousand journal segments of {folder.run} are in the way", place=folder.folder.url)
-
-
-def run_key(folder: RunFolder) -> str:
-    """The id of the key with which a run was signed."""
-    return str(folder.load_run()["sig"]["key_id"])

@@ -6,11 +6,12 @@ The configurations are a pure function of the plan and the index, so that two wh
 
 import hashlib
 import json
+import time
 from typing import Any
 
 from flowctl.broker.store import Broker
 from flowctl.dsl.plan import EXPERIMENT, Step
-from flowctl.dsl.sample import config_at
+from flowctl.dsl.sample import sampler
 from flowctl.storage.run_folder import RunFolder
 
 CHUNK = 1000
@@ -23,18 +24,38 @@ def shape_of(step: Step, *, python: str, key_id: str) -> tuple[str, str]:
     return hashlib.sha256(text.encode()).hexdigest()[:16], text
 
 
-def expand_chunk(broker: Broker, folder: RunFolder, step: Step, *, first: int, key_id: str, python: str) -> int:
-    """Makes the trials from `first` to the end of its chunk; returns how many the step has then. Repeating it is
-    harmless.
-    """
-    start = first - first % CHUNK
-    count = min(CHUNK, step.total - start)
-    if step.kind == EXPERIMENT:
-        folder.write_shard(step.name, start // CHUNK, [config_at(step, index) for index in range(start, start + count)])
-    shape, _ = shape_of(step, python=python, key_id=key_id)
-    reply = broker.calls.trials_add(folder.run, step.name, first=start, n=count, shape=shape)
-    if reply.word == "GAP":  # the server has forgotten some since: go on from there
-        return int(reply.rest[0])
-    if reply.word != "OK":
-        return step.total
-    return max(int(reply.rest[0]), start + count)
+class Expansion:
+    """The making of one step's trials from `expanded` on, in pieces that are as small as the caller wants."""
+
+    def __init__(self, folder: RunFolder, step: Step, *, expanded: int, key_id: str, python: str) -> None:
+        self.step = step
+        self.expanded = expanded
+        self._folder = folder
+        self._shape, _ = shape_of(step, python=python, key_id=key_id)
+        self._configs: list[dict[str, Any]] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to make: all trials are there, or nobody wants the rest."""
+        return self.expanded >= self.step.total
+
+    def go_on(self, broker: Broker, *, seconds: float | None = None) -> None:
+        """Makes one chunk, or part of it: sampling ends after `seconds`, and the next call goes on from there."""
+        start = self.expanded - self.expanded % CHUNK
+        count = min(CHUNK, self.step.total - start)
+        if self.step.kind == EXPERIMENT:
+            source = sampler(self.step)
+            until = None if seconds is None else time.monotonic() + seconds
+            while len(self._configs) < count:
+                if until is not None and time.monotonic() >= until:
+                    return
+                self._configs.append(source.config_at(start + len(self._configs)))
+            self._folder.write_shard(self.step.name, start // CHUNK, self._configs)
+            self._configs = []
+        reply = broker.calls.trials_add(self._folder.run, self.step.name, first=start, n=count, shape=self._shape)
+        if reply.word == "GAP":  # the server has forgotten some since: go on from there
+            self.expanded = int(reply.rest[0])
+        elif reply.word == "OK":
+            self.expanded = max(int(reply.rest[0]), start + count)
+        else:
+            self.expanded = self.step.total

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowctl.broker.view import RunView, StepView, UnitView, load_tails, load_units
 from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError
-from flowctl.dsl.sample import config_at
+from flowctl.dsl.sample import configs as sampled
 from flowctl.storage.errors import NotFound
 from flowctl.storage.manifest import ManifestRef
 from flowctl.storage.run_folder import RunFolder
@@ -112,8 +112,7 @@ def load_configs(folder: RunFolder, step: StepView) -> list[Config]:
             configs += [Config(each) for each in folder.read_shard(step.name, shard)]
         except NotFound:
             declared = folder.load_plan().step(step.name)
-            last = min(step.total, (shard + 1) * SHARD)
-            configs += [Config(config_at(declared, index)) for index in range(shard * SHARD, last)]
+            configs += [Config(each) for each in sampled(declared, shard * SHARD, (shard + 1) * SHARD)]
     return configs
 
 

@@ -20,7 +20,7 @@ from flowctl.storage.location import Location
 from flowctl.storage.payload import pickle_code
 from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
-from flowctl.workers.runs.expand import expand_chunk, shape_of
+from flowctl.workers.runs.expand import Expansion, shape_of
 from flowctl.workers.runs.readable import readable_name
 
 
@@ -72,9 +72,9 @@ def submit(
     if reply.word != "OK":
         raise RefusedError(f"a run named '{given}' exists already", cure="choose another --name")
     for step in plan.steps:
-        expanded = 0
-        while expanded < step.total:
-            expanded = expand_chunk(broker, folder, step, first=expanded, key_id=keyring.key_id, python=python)
+        expansion = Expansion(folder, step, expanded=0, key_id=keyring.key_id, python=python)
+        while not expansion.is_done:
+            expansion.go_on(broker)
     return run
 
 

@@ -1,6 +1,7 @@
 """Following a run until it ends: a live view on a terminal, one line per change in a pipe, JSON lines on request.
 
-Only state is read, at most twice a second. A server that is away for a while is waited for: an outage is no end.
+Only state is read, at most twice a second. A server that is away for a while is waited for, the embedded one is
+started again if it died: an outage is no end.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import click
 
 from flowctl.broker.event_view import Event, last_event, read_events
 from flowctl.broker.reading import reading
+from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot, take_snapshot
-from flowctl.broker.store import Broker
+from flowctl.broker.store import Broker, revive
 from flowctl.broker.view import UnitView, load_named
 from flowctl.cli.target import UnknownTarget
-from flowctl.dsl.errors import UnreachableError
+from flowctl.dsl.errors import FlowctlError, UnreachableError
 from flowctl.render.clock import clock
 from flowctl.render.lines import event_body, event_line
 from flowctl.render.status_json import run_body
@@ -44,6 +46,7 @@ def follow(
     run: str,
     config_of: ConfigOf,
     *,
+    settings: Settings,
     as_json: bool,
     after: str | None = None,
     each: Look = keep,
@@ -53,8 +56,8 @@ def follow(
     `after` is the event to begin after (in a pipe), by default the newest.
     """
     if not as_json and is_terminal():
-        return _follow_live(broker, run, config_of, each)
-    return _Lines(broker, run, config_of, as_json=as_json, each=each).follow(after)
+        return _follow_live(broker, run, config_of, each, settings)
+    return _Lines(broker, run, config_of, settings=settings, as_json=as_json, each=each).follow(after)
 
 
 def is_terminal() -> bool:
@@ -62,7 +65,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _follow_live(broker: Broker, run: str, config_of: ConfigOf, each: Look) -> Snapshot:
+def _follow_live(broker: Broker, run: str, config_of: ConfigOf, each: Look, settings: Settings) -> Snapshot:
     from rich.console import Console
 
     from flowctl.render.live import LiveView
@@ -78,7 +81,7 @@ def _follow_live(broker: Broker, run: str, config_of: ConfigOf, each: Look) -> S
             try:
                 snap = _look(broker, run)
             except UnreachableError as error:
-                view.show(snap, note=f"no contact with the server ({error.what}); trying again")
+                view.show(snap, note=_away_line(revive(settings) or error))
 
 
 class _Lines:
@@ -90,12 +93,14 @@ class _Lines:
         run: str,
         config_of: ConfigOf,
         *,
+        settings: Settings,
         as_json: bool,
         each: Look,
     ) -> None:
         self._broker = broker
         self._run = run
         self._config_of = config_of
+        self._settings = settings
         self._as_json = as_json
         self._each = each
         self._told: set[str] = set()
@@ -118,7 +123,7 @@ class _Lines:
                 snap = _look(self._broker, self._run)
                 self._is_away = False
             except UnreachableError as error:
-                self._tell_away(error)
+                self._tell_away(revive(self._settings) or error)
                 time.sleep(POLL_S)
         self._tell_end(snap)
         return snap
@@ -171,9 +176,9 @@ class _Lines:
                     _out(f"{clock(snap.at_ms)}  {line}")
         self._told = {key for key, _ in lines}
 
-    def _tell_away(self, error: UnreachableError) -> None:
+    def _tell_away(self, error: FlowctlError) -> None:
         if not self._is_away:
-            click.echo(f"flowctl: no contact with the server ({error.what}); trying again", err=True)
+            click.echo(f"flowctl: {_away_line(error)}", err=True)
         self._is_away = True
 
     def _tell_end(self, snap: Snapshot) -> None:
@@ -183,6 +188,10 @@ class _Lines:
         _out(header(snap))
         for line in best_lines(snap, self._config_of):
             _out(line)
+
+
+def _away_line(error: FlowctlError) -> str:
+    return f"no contact with the server ({error.what}); trying again"
 
 
 def _look(broker: Broker, run: str) -> Snapshot:

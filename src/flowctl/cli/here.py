@@ -48,7 +48,7 @@ def _follow(
         with reading(broker):
             location = _location(broker, run)
         configs = ConfigReader(location, run, settings)
-        return follow(broker, run, configs.of_quietly, as_json=as_json, after=after, each=local.look)
+        return follow(broker, run, configs.of_quietly, settings=settings, as_json=as_json, after=after, each=local.look)
     except KeyboardInterrupt:
         if local.own:
             click.echo("\nstopping the worker, its trials keep their checkpoints; Ctrl-C again kills", err=True)

@@ -9,7 +9,8 @@ import click
 
 from flowctl.broker.cause import Cause
 from flowctl.broker.reading import reading
-from flowctl.broker.store import Broker
+from flowctl.broker.settings import Settings
+from flowctl.broker.store import Broker, revive
 from flowctl.broker.view import AttemptView, StepView, UnitView, load_attempts, load_units
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened
@@ -37,7 +38,7 @@ def command(target: str | None, follow: bool, attempt: int | None) -> None:
             unit = load_units(broker.client, step, [index])[0]
         reader = TrialReader(open_folder(run.location, run.run, settings), step.name, index)
         if follow:
-            _follow(broker, step, unit, reader, attempt)
+            _follow(broker, step, unit, reader, attempt, settings=settings)
             return
         data = reader.log(attempt)
         _write(data)
@@ -58,7 +59,9 @@ def _cause(attempts: list[AttemptView], unit: UnitView, attempt: int | None) -> 
     return found[-1].cause if found else None
 
 
-def _follow(broker: Broker, step: StepView, unit: UnitView, reader: TrialReader, attempt: int | None) -> None:
+def _follow(
+    broker: Broker, step: StepView, unit: UnitView, reader: TrialReader, attempt: int | None, *, settings: Settings
+) -> None:
     """Print new pieces until the trial (or the attempt asked for) has ended and everything was printed."""
     shown, position = attempt or unit.attempts, 0
     while True:
@@ -74,15 +77,16 @@ def _follow(broker: Broker, step: StepView, unit: UnitView, reader: TrialReader,
         if is_last:
             return
         time.sleep(POLL_S)
-        unit = _look(broker, step, unit)
+        unit = _look(broker, step, unit, settings)
 
 
-def _look(broker: Broker, step: StepView, before: UnitView) -> UnitView:
+def _look(broker: Broker, step: StepView, before: UnitView, settings: Settings) -> UnitView:
     try:
         with reading(broker):
             broker.tick()
             return load_units(broker.client, step, [before.index])[0]
     except UnreachableError:
+        revive(settings)
         return before
 
 

@@ -61,5 +61,5 @@ def command(
         if not watch:
             return 0
         configs = ConfigReader(found.location, run, settings)
-        ended = follow(broker, run, configs.of_quietly, as_json=as_json, after="0-0")
+        ended = follow(broker, run, configs.of_quietly, settings=settings, as_json=as_json, after="0-0")
     return exit_code(ended.run)

@@ -37,7 +37,11 @@ def find_target(client: Any, text: str | None) -> Target:
     """The run, or the trial, that `text` names; without text the newest run. A run's own name goes first."""
     if text is None:
         return Target(_newest(client))
-    whole = load_run(client, run_id(text)) if text else None
+    if not text:
+        raise UnknownTarget(
+            "the name of a run is empty", cure="'flowctl list' shows the runs; no name means the newest"
+        )
+    whole = load_run(client, run_id(text))
     if whole is not None:
         return Target(whole)
     head, _, last = text.rpartition("/")

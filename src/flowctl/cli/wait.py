@@ -7,7 +7,7 @@ import time
 import click
 
 from flowctl.broker.reading import reading
-from flowctl.broker.store import Broker
+from flowctl.broker.store import Broker, revive
 from flowctl.broker.view import RunView, load_run
 from flowctl.cli import target as targets
 from flowctl.cli.outcome import exit_code
@@ -30,28 +30,32 @@ def command(run: str | None, timeout: float | None) -> int:
     Example: flowctl wait digits --timeout 600 && flowctl best digits
     """
     deadline = time.monotonic() + timeout if timeout is not None else None
-    with opened() as (broker, _):
+    with opened() as (broker, settings):
         with reading(broker):
             found = targets.find_run(broker.client, run)
+        is_away = False
         while not found.ended:
             left_s = deadline - time.monotonic() if deadline is not None else POLL_S
             if left_s <= 0:
                 click.echo(f"flowctl: {found.run} is still {found.state} after {timeout:g} s", err=True)
                 return TIMED_OUT
             time.sleep(min(POLL_S, left_s))
-            found = _look(broker, found)
+            try:
+                found, is_away = _look(broker, found.run), False
+            except UnreachableError as error:
+                # Outages are no ends; the embedded server is started again if it died.
+                problem = revive(settings) or error
+                if not is_away:
+                    click.echo(f"flowctl: no contact with the server ({problem.what}); trying again", err=True)
+                is_away = True
     click.echo(f"{found.run}  {found.state}  {count_text(found.counts())}")
     return exit_code(found)
 
 
-def _look(broker: Broker, before: RunView) -> RunView:
-    """The run as it stands now; an unreachable server is waited for, since outages are not ends."""
-    try:
-        with reading(broker):
-            broker.tick()
-            now = load_run(broker.client, before.run)
-    except UnreachableError:
-        return before
+def _look(broker: Broker, run: str) -> RunView:
+    with reading(broker):
+        broker.tick()
+        now = load_run(broker.client, run)
     if now is None:
-        raise targets.UnknownTarget(f"the run '{before.run}' was removed while waiting for it")
+        raise targets.UnknownTarget(f"the run '{run}' was removed while waiting for it")
     return now

@@ -26,5 +26,5 @@ def command(run: str | None, as_json: bool) -> int:
         with reading(broker):
             found = targets.find_run(broker.client, run)
         configs = ConfigReader(found.location, found.run, settings)
-        ended = follow(broker, found.run, configs.of_quietly, as_json=as_json)
+        ended = follow(broker, found.run, configs.of_quietly, settings=settings, as_json=as_json)
     return exit_code(ended.run)
