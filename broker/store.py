@@ -27,7 +27,8 @@ class Broker:
         BrokerError. `is_alone`: one connection instead of a pool, a third cheaper per call; threads take turns.
         """
         url = server_url(settings, start=start)
-        client = connect(url, single_connection_client=is_alone and url.kind != "sentinel")
+        # A sentinel's client finds its master anew with each connection of its pool.
+        client = connect(url, single_connection_client=True) if is_alone and url.kind != "sentinel" else connect(url)
         check_server(client)
         broker = cls(client, url=url, times=times_of(settings))
         opened = broker.calls.store_open(schema=str(SCHEMA), store_id=secrets.token_hex(8))
