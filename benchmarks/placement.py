@@ -3,11 +3,9 @@
 Times are the server's own (commandstats), so that neither the client nor the way there counts.
 """
 
-import json
-import sys
 from statistics import median
-from typing import Any
 
+from filled_store import Vector, accept, add_run, fill, timed_pass
 from measurement import ROUNDS, Measurement, note
 from private_home import private_home
 
@@ -17,15 +15,7 @@ PENDING = (1_000, 10_000, 100_000)
 WORKERS = (1, 100)
 SHAPES = 20
 BATCH = 50
-CHUNK = 1_000
 NOTHING_FITS_MS = 1.0
-PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
-KEY = "0" * 16
-TEMPLATE = json.dumps(
-    {"body": '[["@@UNIT@@", "@@EPOCH@@"], {}, {}]', "headers": {"id": "@@UNIT@@.@@EPOCH@@", "x": "x" * 700}}
-)
-
-Vector = dict[str, int]
 
 
 def main() -> None:
@@ -69,7 +59,7 @@ def main() -> None:
 def _batch_ms(broker: Broker, *, workers: int, pending: int) -> float:
     """The first pass over a fresh store. What fits bounds each bucket's share: the same batch, however many wait."""
     _fill(broker, offers=_roomy(workers), needs=_shapes(), pending=pending)
-    ms, placed = _timed_pass(broker)
+    ms, placed = timed_pass(broker, limit=BATCH)
     if placed != BATCH:
         raise RuntimeError(f"{placed} were placed, not a batch of {BATCH}")
     return ms
@@ -86,7 +76,7 @@ def _pass_ms(broker: Broker, mark: dict[str, str]) -> float:
     for _ in range(4 * ROUNDS):
         broker.client.sadd("fc:freed", broker.client.hkeys("fc:free")[0])
         broker.client.hset("fc:tick", mapping={"changed": "0", **mark})
-        calls.append(_timed_pass(broker))
+        calls.append(timed_pass(broker, limit=BATCH))
     if any(placed for _, placed in calls):
         raise RuntimeError("something was placed where nothing fits")
     return median(ms for ms, _ in calls)
@@ -123,60 +113,9 @@ def _torn(workers: int, *, kinds: int) -> list[Vector]:
 
 
 def _fill(broker: Broker, *, offers: list[Vector], needs: list[Vector], pending: int) -> None:
-    """A fresh store with these workers, accepting, and a run whose trials all wait."""
-    calls = broker.calls
-    broker.client.flushdb()
-    calls.store_open(schema="1", store_id="bench")
-    for number, offer in enumerate(offers):
-        boot = f"{number:016x}"
-        fields = {
-            "worker": f"w{number}",
-            "host": "h",
-            "machine": f"m{number}",
-            "pid": "1",
-            "queue": f"fcq.{boot}",
-            "template": TEMPLATE,
-            "python": PYTHON,
-            "keys": json.dumps([KEY]),
-            "slots": "10",
-            "version": "0",
-            "only": "",
-        }
-        calls.worker_register(boot, fields=fields, detected={}, declared=offer, running=[], swept=True)
-    steps: list[dict[str, Any]] = [
-        {
-            "name": f"s{i:02d}",
-            "kind": "experiment",
-            "total": pending // SHAPES,
-            "after": [],
-            "metric": "loss",
-            "mode": "min",
-            "max_failures": 0,
-            "max_worker_losses": 3,
-            "shape": f"{i:016x}",
-            "shape_json": json.dumps({"need": need, "python": PYTHON, "key": KEY}),
-        }
-        for i, need in enumerate(needs)
-    ]
-    calls.run_create("bench", token="t", fields={"name": "bench", "location": "file:///nowhere"}, steps=steps)
-    for step in steps:
-        for first in range(0, step["total"], CHUNK):
-            count = min(CHUNK, step["total"] - first)
-            calls.trials_add("bench", step["name"], first=first, n=count, shape=step["shape"], limit=0)
-    for number in range(len(offers)):
-        calls.worker_beat(f"{number:016x}", accepting=True, running=[], limit=0)
-
-
-def _timed_pass(broker: Broker) -> tuple[float, int]:
-    """(ms that the server spent on a full pass over all workers, trials that it placed).
-
-    A pass is due once a second; the mark of the last one is put back instead of waiting.
-    """
-    broker.client.hset("fc:tick", mapping={"full_ms": 0, "cursor": 0})
-    broker.client.config_resetstat()
-    placed = int(broker.calls.tick(limit=BATCH).value["placed"])
-    stats = broker.client.info("commandstats")
-    return sum(stats[name]["usec"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats) / 1000, placed
+    fill(broker, offers=offers)
+    add_run(broker, "bench", needs=needs, pending=pending)
+    accept(broker, len(offers))
 
 
 if __name__ == "__main__":

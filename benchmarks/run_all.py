@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("cold_start", "idle_worker", "trial_cost", "report_latency", "placement")
+BENCHMARKS = ("cold_start", "idle_worker", "trial_cost", "report_latency", "placement", "waste", "simulation")
 
 
 def main() -> int:

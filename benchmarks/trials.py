@@ -46,3 +46,13 @@ def reporting(config: Any) -> None:
                 call()
                 times[name].append(time.perf_counter() - start)
     print(json.dumps(times))
+
+
+@experiment(param_space={"pause_s": 0.0}, num_samples=1)
+def sleeping(config: Any) -> None:
+    """Prints when its code began and when it ended."""
+    import time
+
+    start = time.time()
+    time.sleep(config.pause_s)
+    print(start, time.time())

@@ -8,12 +8,15 @@ same arguments.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha1
+from types import MappingProxyType
 from typing import Any, NewType
 
 from flowctl.broker import scripts
 from flowctl.broker.contact import contact
 
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 Unit = NewType("Unit", str)
 """`run:step:index`."""
 
@@ -42,12 +45,31 @@ class Fence:
 
 
 @dataclass(frozen=True)
+class HostFence:
+    """The right to speak for a host: the attempt that asked for it, its bundle, its number there, and its nonce."""
+
+    unit: str
+    epoch: int
+    bundle: int
+    number: int
+    nonce: str
+
+
+@dataclass(frozen=True)
 class Times:
     """Durations in milliseconds that scripts need."""
 
     lease_ms: int = 15_000
     dispatch_ms: int = 15_000
     boot_gone_ms: int = 150_000
+    reserve_ms: int = 60_000
+
+
+@cache
+def _no_script() -> Any:
+    from redis.exceptions import NoScriptError
+
+    return NoScriptError
 
 
 class Calls:
@@ -62,12 +84,10 @@ class Calls:
         digest = self._digests.get(name)
         if digest is None:
             digest = self._digests[name] = sha1(scripts.text(name).encode()).hexdigest()
-        from redis.exceptions import NoScriptError
-
         with contact():
             try:
                 answer = self.client.evalsha(digest, 0, *args)
-            except NoScriptError:
+            except _no_script():  # asked for only when there is an error: the way of every report
                 answer = self.client.eval(scripts.text(name), 0, *args)
         return Reply(str(answer[0]), tuple(str(part) for part in answer[1:]))
 
@@ -94,9 +114,34 @@ class Calls:
         return self._run("run_create", run, token, json.dumps(fields), json.dumps(steps), expand_ms)
 
     def trials_add(
-        self, run: str, step: str, *, first: int, n: int, shape: str, expand_ms: int = 10_000, limit: int = 50
+        self,
+        run: str,
+        step: str,
+        *,
+        first: int,
+        groups: Sequence[tuple[str, int]],
+        failed: Mapping[int, Mapping[str, Any]] = NOTHING,
+        shapes: Mapping[str, str] = NOTHING,
+        expand_ms: int = 10_000,
+        limit: int = 50,
     ) -> Reply:
-        return self._run("trials_add", run, step, first, n, shape, expand_ms, self.times.dispatch_ms, limit)
+        """`groups`: the shapes of trials `first`, `first`+1, … as (shape, how many follow each other with it).
+
+        A trial in `failed` has the shape "" and ends at once, with that cause. `shapes` holds id → JSON of those that
+        the run was not created with.
+        """
+        return self._run(
+            "trials_add",
+            run,
+            step,
+            first,
+            json.dumps(list(groups)),
+            json.dumps({str(index): json.dumps(cause) for index, cause in failed.items()}),
+            json.dumps(dict(shapes)),
+            expand_ms,
+            self.times.dispatch_ms,
+            limit,
+        )
 
     def expand_take(self, *, expand_ms: int = 10_000) -> Reply:
         return self._run("expand_take", expand_ms)
@@ -178,6 +223,38 @@ class Calls:
             "trial_release", fence.unit, fence.epoch, fence.nonce, boot, cause, text, self.times.dispatch_ms
         )
 
+    # --- hosts: code on the further bundles of a running attempt ---
+
+    def host_start(self, fence: Fence, *, bundle: int, number: int, digest: str) -> Reply:
+        return self._run(
+            "host_start", fence.unit, fence.epoch, fence.nonce, bundle, number, digest, self.times.dispatch_ms
+        )
+
+    def host_stop(self, fence: Fence, *, bundle: int, number: int) -> Reply:
+        return self._run("host_stop", fence.unit, fence.epoch, fence.nonce, bundle, number)
+
+    def host_claim(self, host: HostFence, *, boot: str) -> Reply:
+        return self._run(
+            "host_claim", host.unit, host.epoch, host.bundle, host.number, host.nonce, boot, self.times.lease_ms
+        )
+
+    def host_renew(self, host: HostFence) -> Reply:
+        return self._run("host_renew", host.unit, host.epoch, host.bundle, host.number, host.nonce, self.times.lease_ms)
+
+    def host_end(self, host: HostFence, *, boot: str, state: str, result: Mapping[str, Any]) -> Reply:
+        return self._run(
+            "host_end",
+            host.unit,
+            host.epoch,
+            host.bundle,
+            host.number,
+            host.nonce,
+            boot,
+            state,
+            json.dumps(result),
+            self.times.dispatch_ms,
+        )
+
     # --- workers ---
 
     def worker_register(
@@ -204,16 +281,34 @@ class Calls:
     def worker_beat(self, boot: str, *, accepting: bool, running: Sequence[str], limit: int = 50) -> Reply:
         return self._run("worker_beat", boot, int(accepting), json.dumps(list(running)), self.times.dispatch_ms, limit)
 
+    def worker_alive(self, boot: str, *, accepting: bool) -> Reply:
+        return self._run("worker_alive", boot, int(accepting))
+
     def worker_drain(self, boot: str, *, reason: str) -> Reply:
         return self._run("worker_drain", boot, reason, self.times.dispatch_ms)
 
     def worker_leave(self, boot: str, *, text: str) -> Reply:
         return self._run("worker_leave", boot, text, self.times.dispatch_ms)
 
+    def worker_restore(self, boot: str) -> Reply:
+        return self._run("worker_restore", boot, self.times.dispatch_ms)
+
+    # --- what may be changed while it runs ---
+
+    def pool_set(self, pool: str, units: int | None) -> Reply:
+        return self._run("pool_set", pool, "" if units is None else units, self.times.dispatch_ms)
+
+    def run_set(self, run: str, *, step: str = "", name: str, value: float | None) -> Reply:
+        return self._run("run_set", run, step, name, "" if value is None else value, self.times.dispatch_ms)
+
     # --- time and journal ---
 
+    def tick_due(self) -> Reply:
+        return self._run("tick_due")
+
     def tick(self, *, limit: int = 50) -> Reply:
-        return self._run("tick", self.times.lease_ms, self.times.dispatch_ms, self.times.boot_gone_ms, limit)
+        times = self.times
+        return self._run("tick", times.lease_ms, times.dispatch_ms, times.boot_gone_ms, times.reserve_ms, limit)
 
     def journal_take(self, *, owner: str, lease_ms: int = 10_000, limit: int = 20) -> Reply:
         return self._run("journal_take", owner, lease_ms, limit)

@@ -17,6 +17,8 @@ _PLAIN = {
     "cancelled": "cancelled",
 }
 
+_SIGKILL = 9
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -61,10 +63,15 @@ class Cause:
             return f"the process exited with code {self.code} and gave no outcome"
         if self.kind == "no_metric":
             return _one_line(self.text or "never reported its metric")
-        if self.kind in ("worker_lost", "guardian_lost") and self.text:
+        if self.kind in ("worker_lost", "guardian_lost", "infeasible") and self.text:
             return _one_line(self.text)
         plain = _PLAIN.get(self.kind, self.kind.replace("_", " "))
-        return _one_line(f"{plain}: {self.text}" if self.text else plain)
+        return _one_line(f"{plain}: {self.text}" if self.text and self.text != plain else plain)
+
+    def told(self) -> str:
+        """The headline with its place, and with what is often behind it."""
+        hint = "; often the kernel's out-of-memory killer: see dmesg" if self.signal == _SIGKILL else ""
+        return f"{self.headline()}{f'  at {self.place}' if self.place else ''}{hint}"
 
     def to_json(self) -> dict[str, Any]:
         """All fields, for output as JSON; absent ones are null."""

@@ -1,117 +1,43 @@
-"""Why pending trials are pending: pure functions over a snapshot, and one reader that gathers it.
+"""Why pending trials are pending: one reason for each, gathered from the server (D14).
 
-Every pending trial gets a reason that names the lacking resource and the nearest worker (D14). A reason explains; it
+A reason names the lacking resource, how much was asked, the nearest worker and who holds what it has. It explains; it
 decides nothing: placement does not read this module.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
+from flowctl.broker.cluster_view import ClusterView, cluster_of
+from flowctl.broker.explain import explain
+from flowctl.broker.reason import Finding, Holder, Reason, held_text
+from flowctl.broker.shape_view import Shape, load_shapes, show_shape
+from flowctl.broker.unit_names import UnitNames
 from flowctl.broker.view import RunView, StepView, UnitView
 from flowctl.broker.worker_view import WorkerView
 
-TOKEN = 10_000
 _SAMPLE = 200
-_PLURAL = {"cpu": "cores", "gpu": "GPUs"}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a group of trials needs: tokens by dimension, a Python minor version, and the key that signed their run."""
-
-    need: Mapping[str, int]
-    python: str
-    key: str
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One reason with the number of trials of one step that it holds for.
-
-    `kind`: waits_for_steps, run_cancelled, no_worker, lost_contact, not_accepting, python, key, impossible, shared,
-    busy, orphan, delayed, placing. `cure` is a command or an action.
-    """
-
-    kind: str
-    text: str
-    count: int
-    step: str
-    cure: str | None = None
-
-    @property
-    def is_impossible(self) -> bool:
-        """No live worker could meet the request even if it were idle and alone on its machine."""
-        return self.kind in ("impossible", "python", "key")
-
-
-def show_tokens(dimension: str, units: int) -> str:
-    """An amount as a person writes it: cpu 0.5, memory 2048 MiB."""
-    if dimension == "memory":
-        return f"{units} MiB"
-    return f"{units / TOKEN:.4f}".rstrip("0").rstrip(".")
-
-
-def show_need(need: Mapping[str, int]) -> str:
-    """A request in one line, `cpu 1, gpu 0.5`; the slot that every trial takes is left out."""
-    parts = [f"{dim} {show_tokens(dim, units)}" for dim, units in sorted(need.items()) if dim != "slot" and units]
-    return ", ".join(parts) or "nothing but a slot"
-
-
-def who(reason: Reason, run: RunView) -> str:
-    """The trials that a reason is about: `1 trial of train`, `stage prepare`."""
-    step = run.step(reason.step)
-    if step is not None and not step.is_experiment:
-        return f"stage {reason.step}"
-    return f"{reason.count} trial{'' if reason.count == 1 else 's'} of {reason.step}"
-
-
-def reason_for(shape: Shape, workers: Sequence[WorkerView], *, at_ms: int, run: str) -> tuple[str, str, str | None]:
-    """The first thing that stands between a shape and a worker, as (kind, text, cure).
-
-    Looks from the outside in: is any worker there, heard of, accepting, of the right Python, with the right key, on a
-    machine that is large enough, offering enough of it, free enough. Ties between workers go to the one that lacks
-    least, then to the first by name.
-    """
-    there = [worker for worker in workers if worker.state != "gone" and worker.only_run in (None, run)]
-    if not there:
-        return "no_worker", "no worker is up", "start one: flowctl worker"
-    heard = [worker for worker in there if worker.has_contact(at_ms)]
-    if not heard:
-        last = max(there, key=lambda worker: worker.last_ms)
-        return "lost_contact", f"lost contact with {last.worker}", "start another: flowctl worker"
-    accepting = [worker for worker in heard if worker.state == "up" and worker.is_accepting]
-    if not accepting:
-        return "not_accepting", _not_accepting(heard), None
-    same_python = [worker for worker in accepting if not shape.python or worker.python == shape.python]
-    if not same_python:
-        runs = ", ".join(f"{worker.worker} runs {worker.python}" for worker in accepting[:3])
-        text = f"needs a worker on Python {shape.python}; {runs}"
-        return "python", text, f"start a worker with Python {shape.python}"
-    trusted = [worker for worker in same_python if not shape.key or shape.key in worker.keys]
-    if not trusted:
-        cure = "give the worker the key: the line that flowctl up --listen prints, or FLOWCTL_SECRET_KEY"
-        return "key", f"no worker holds the key {shape.key} that signed this run", cure
-    return _room(shape, trusted, workers)
+_MAX_HOLDERS = 10
+_WRITING = "its records are being written"
 
 
 def pending_reasons(client: Any, run: RunView, workers: Sequence[WorkerView], *, at_ms: int) -> list[Reason]:
     """The reasons of all pending units of a run, grouped; the counts add up to the run's pending units."""
+    gathering = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms))
     reasons: list[Reason] = []
     for step in run.steps:
         pending = step.counts["pending"]
         if not pending or step.state not in ("waiting", "ready", "running"):
             continue
-        if run.wanted == "cancel":
-            reasons.append(Reason("run_cancelled", "the run is being cancelled", pending, step.name))
-        elif step.state == "waiting":
-            text = f"waits for {', '.join(_unfinished(run, step)) or 'its turn'}"
-            reasons.append(Reason("waits_for_steps", text, pending, step.name))
+        early = _before_placement(run, step)
+        if early is not None:
+            reasons.append(Reason.of(early, count=pending, step=step.name))
         else:
-            reasons += _of_step(client, run, step, workers, at_ms=at_ms)
+            reasons += gathering.of_step(step)
     return sorted(reasons, key=lambda reason: (-reason.count, reason.step, reason.text))
 
 
@@ -119,130 +45,184 @@ def unit_reason(
     client: Any, run: RunView, step: StepView, unit: UnitView, workers: Sequence[WorkerView], *, at_ms: int
 ) -> Reason:
     """The reason of one pending unit."""
-    if run.wanted == "cancel":
-        return Reason("run_cancelled", "the run is being cancelled", 1, step.name)
-    if step.state == "waiting":
-        return Reason("waits_for_steps", f"waits for {', '.join(_unfinished(run, step)) or 'its turn'}", 1, step.name)
+    early = _before_placement(run, step)
+    if early is not None:
+        return Reason.of(early, count=1, step=step.name)
     if unit.not_before_ms is not None and unit.not_before_ms > at_ms:
         return Reason("delayed", _delay_text(unit.reason, unit.not_before_ms, at_ms), 1, step.name)
-    shapes = load_shapes(client, [unit.shape] if unit.shape else [])
-    if not shapes:
-        return Reason("placing", "its records are being written", 1, step.name)
-    kind, text, cure = reason_for(next(iter(shapes.values())), workers, at_ms=at_ms, run=run.run)
-    return Reason(kind, text, 1, step.name, cure)
+    found = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms)).of_unit(step, unit)
+    return Reason.of(found, count=1, step=step.name)
 
 
-def load_shapes(client: Any, ids: Sequence[str]) -> dict[str, Shape]:
-    """Shapes by id; unknown ids are left out."""
-    rows = cast(list[str | None], client.hmget("fc:shapes", ids)) if ids else []
-    return {shape: _shape(json.loads(row)) for shape, row in zip(ids, rows, strict=True) if row}
+def with_lacks(
+    client: Any, run: RunView, units: Sequence[UnitView], workers: Sequence[WorkerView], *, at_ms: int
+) -> list[UnitView]:
+    """The units, with what those lack that were pending for too long: as it stands now, a cause of its own time it has
+    none.
+    """
+    if not any(unit.cause is not None and unit.cause.kind == "infeasible" for unit in units):
+        return list(units)
+    gathering = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms))
+    return [gathering.with_lack(unit) for unit in units]
 
 
-def _of_step(client: Any, run: RunView, step: StepView, workers: Sequence[WorkerView], *, at_ms: int) -> list[Reason]:
-    ids = sorted(cast(set[str], client.smembers(f"fc:stepshapes:{run.run}:{step.name}")))
-    pipe = client.pipeline(transaction=False)
-    for shape in ids:
-        pipe.zcard(f"fc:bucket:{run.run}:{step.name}:{shape}")
-    sizes = pipe.execute() if ids else []
-    shapes = load_shapes(client, ids)
+class Gathering:
+    """One look at the cluster for the pending units of one run; what was read once is not read again."""
 
-    reasons: list[Reason] = []
-    left = step.counts["pending"]
-    for shape_id, size in zip(ids, sizes, strict=True):
-        count = min(left, size)
-        if not count or shape_id not in shapes:
-            continue
-        left -= count
-        kind, text, cure = reason_for(shapes[shape_id], workers, at_ms=at_ms, run=run.run)
-        reasons.append(Reason(kind, text, count, step.name, cure))
-    for reason in _delayed(client, run.run, step.name, at_ms=at_ms) if left else ():
-        reasons.append(replace(reason, count=min(left, reason.count)))
-        left -= reasons[-1].count
-    if left:
-        reasons.append(Reason("placing", "its records are being written", left, step.name))
-    return reasons
-
-
-def _room(shape: Shape, workers: Sequence[WorkerView], everyone: Sequence[WorkerView]) -> tuple[str, str, str | None]:
-    able = [worker for worker in workers if not _lacking(shape.need, worker.offer)]
-    if not able:
-        lacks = {worker.boot: _lacking(shape.need, _reach(worker)) for worker in workers}
-        later = [worker for worker in workers if not lacks[worker.boot]]
-        if later:
-            return _shared(shape, later, everyone)
-        nearest = min(workers, key=lambda worker: _distance(shape.need, lacks[worker.boot]))
-        dim = max(lacks[nearest.boot], key=lambda name: lacks[nearest.boot][name] / shape.need[name])
-        most = _reach(nearest).get(dim, 0)
-        has = "offers" if most == nearest.offer.get(dim, 0) else "can offer at most"
-        text = (
-            f"needs {dim} {show_tokens(dim, shape.need[dim])}; "
-            f"the nearest worker, {nearest.worker}, {has} {show_tokens(dim, most)}"
+    def __init__(
+        self, client: Any, run: RunView, cluster: ClusterView, *, shared: dict[Any, Finding] | None = None
+    ) -> None:
+        """`shared` keeps what was found for a shape, for all runs that one look is about."""
+        self._client = client
+        self._run = run
+        self._cluster = cluster
+        self._names = UnitNames(client, run)
+        self._found: dict[tuple[str, str], str] = {}
+        self._shared = {} if shared is None else shared
+        kept = cluster.reservation
+        is_special = any(worker.only_run for worker in cluster.workers) or (
+            kept is not None and kept.bucket.startswith(f"{run.run}:")
         )
-        return (
-            "impossible",
-            text,
-            f"start one that does: flowctl worker --resources {dim}={_as_option(dim, shape.need[dim])}",
+        self._owner = run.run if is_special else ""
+
+    def of_shape(self, step: StepView, shape_id: str, shape: Shape) -> Finding:
+        """What keeps a step's trials of one shape waiting, wherever they failed before."""
+        full = self._full(step)
+        key = (self._owner, step.name if self._owner else "", shape_id, full is not None)
+        if key not in self._shared:
+            self._shared[key] = self._explain(step, shape_id, shape, full=full)
+        found = self._shared[key]
+        return full if full is not None and found.kind == "limit" else found
+
+    def of_step(self, step: StepView) -> list[Reason]:
+        client, run = self._client, self._run.run
+        ids = sorted(cast(set[str], client.smembers(f"fc:stepshapes:{run}:{step.name}")))
+        pipe = client.pipeline(transaction=False)
+        for shape in ids:
+            pipe.zcard(f"fc:bucket:{run}:{step.name}:{shape}")
+        sizes = pipe.execute() if ids else []
+        shapes = load_shapes(client, ids)
+        full = self._full(step)
+
+        reasons: list[Reason] = []
+        left = step.counts["pending"]
+        for shape_id, size in zip(ids, sizes, strict=True):
+            count = min(left, size)
+            if not count or shape_id not in shapes:
+                continue
+            left -= count
+            reasons += self._of_bucket(step, shape_id, shapes[shape_id], count, full)
+        for reason in _delayed(client, run, step.name, at_ms=self._cluster.at_ms) if left else ():
+            reasons.append(replace(reason, count=min(left, reason.count)))
+            left -= reasons[-1].count
+        if left:
+            reasons.append(Reason("placing", _WRITING, left, step.name))
+        return reasons
+
+    def of_unit(self, step: StepView, unit: UnitView) -> Finding:
+        shapes = load_shapes(self._client, [unit.shape] if unit.shape else [])
+        if not unit.shape or not shapes:
+            return Finding("placing", _WRITING)
+        avoid = _names(self._client.hget(f"fc:unit:{unit.unit}", "avoid"))
+        return self._explain(step, unit.shape, shapes[unit.shape], full=self._full(step), avoid=avoid)
+
+    def with_lack(self, unit: UnitView) -> UnitView:
+        step = self._run.step(unit.step)
+        if unit.cause is None or unit.cause.kind != "infeasible" or step is None or not unit.shape:
+            return unit
+        key = (unit.step, unit.shape)
+        if key not in self._found:
+            self._found[key] = self._lack(step, unit)
+        return replace(unit, cause=replace(unit.cause, text=f"{unit.cause.text}: {self._found[key]}"))
+
+    def _lack(self, step: StepView, unit: UnitView) -> str:
+        shapes = load_shapes(self._client, [unit.shape or ""])
+        found = self.of_unit(step, unit)
+        if found.kind != "placing":
+            return found.text
+        asked = show_shape(next(iter(shapes.values()))) if shapes else "what it asked for"
+        return f"{asked} was not free; it is now"
+
+    def _of_bucket(
+        self, step: StepView, shape_id: str, shape: Shape, count: int, full: Finding | None
+    ) -> Iterator[Reason]:
+        found = self._explain(step, shape_id, shape, full=full)
+        left = count
+        if found.kind == "placing" and not shape.is_gang:
+            for avoid, units in self._avoiding(step, shape_id).items():
+                other = self._explain(step, shape_id, shape, full=full, avoid=avoid)
+                if other.kind == "avoided" and left:
+                    yield Reason.of(other, count=min(units, left), step=step.name)
+                    left -= min(units, left)
+        if left:
+            yield Reason.of(found, count=left, step=step.name)
+
+    def _avoiding(self, step: StepView, shape_id: str) -> Counter[tuple[str, ...]]:
+        """The workers that the first units of a bucket avoid, with how many units avoid them."""
+        key = f"fc:bucket:{self._run.run}:{step.name}:{shape_id}"
+        pipe = self._client.pipeline(transaction=False)
+        units = cast(list[str], self._client.zrange(key, 0, _SAMPLE - 1))
+        for unit in units:
+            pipe.hget(f"fc:unit:{unit}", "avoid")
+        told = pipe.execute() if units else []
+        return Counter(names for text in told if (names := _names(text)))
+
+    def _explain(
+        self, step: StepView, shape_id: str, shape: Shape, *, full: Finding | None, avoid: Sequence[str] = ()
+    ) -> Finding:
+        found = explain(
+            shape,
+            self._cluster,
+            run=self._run.run,
+            bucket=f"{self._run.run}:{step.name}:{shape_id}",
+            full=full,
+            avoid=avoid,
+            label_of=self._names.label,
         )
-    free = {worker.boot: _lacking(shape.need, {dim: worker.free(dim) for dim in worker.offer}) for worker in able}
-    if any(not lacking for lacking in free.values()):
-        return "placing", "about to be placed", None
-    nearest = min(able, key=lambda worker: _distance(shape.need, free[worker.boot]))
-    lacking = free[nearest.boot]
-    dim = max(lacking, key=lambda name: lacking[name] / shape.need[name])
-    orphaned = sum(held.tokens.get(dim, 0) for held in nearest.held if held.is_orphan)
-    if orphaned >= lacking[dim]:
-        held_text = f"{dim} {show_tokens(dim, orphaned)}"
-        text = f"{nearest.worker} still holds {held_text} of attempts whose end it has not confirmed"
-        return "orphan", text, None
-    free_units = max(0, nearest.free(dim))
-    text = (
-        f"waits for {dim}: needs {show_tokens(dim, shape.need[dim])}, "
-        f"{nearest.worker} has {show_tokens(dim, free_units)} of {show_tokens(dim, nearest.offer[dim])} free"
-    )
-    return "busy", text, None
+        return replace(found, holders=tuple(self._named(each) for each in found.holders[:_MAX_HOLDERS]))
+
+    def _named(self, holder: Holder) -> Holder:
+        return replace(holder, trial=self._names.label(holder.unit))
+
+    def _full(self, step: StepView) -> Finding | None:
+        """The limit that the step or its run has reached, if any."""
+        run = self._run.run
+        values = self._client.hmget("fc:limits", [f"{run}:{step.name}", run])
+        active = {f"{run}:{step.name}": _active(step), run: sum(map(_active, self._run.steps))}
+        for (name, at_once), text in zip(active.items(), values, strict=True):
+            if text is not None and at_once >= int(float(text)):
+                return self._limit(name, int(float(text)), at_once)
+        return None
+
+    def _limit(self, name: str, limit: int, at_once: int) -> Finding:
+        rows = [row for _, row in self._cluster.held() if row.unit.startswith(f"{name}:") and not row.is_orphan]
+        holders = tuple(Holder(row.unit, 0, row.since_ms) for row in rows if row.bundle == 0)
+        told = held_text(holders, at_ms=self._cluster.at_ms, label_of=self._names.label)
+        whose = name.replace(":", "/")
+        text = f"max_concurrent_trials of {whose} is {limit}, and {at_once} {'runs' if at_once == 1 else 'run'}{told}"
+        return Finding("limit", text, f"flowctl set {whose} max_concurrent_trials={limit + 1}", holders=holders)
 
 
-def _reach(worker: WorkerView) -> dict[str, int]:
-    """What a worker offers once it is alone on its machine: what was declared, and all that it detected."""
-    return {**worker.offer, **{dim: max(units, worker.offer.get(dim, 0)) for dim, units in worker.detected.items()}}
+def _active(step: StepView) -> int:
+    return step.counts["placed"] + step.counts["running"]
 
 
-def _shared(shape: Shape, workers: Sequence[WorkerView], everyone: Sequence[WorkerView]) -> tuple[str, str, str | None]:
-    """Why workers that could offer enough do not: others of their machine offer it until they leave."""
-    nearest = min(workers, key=lambda worker: _distance(shape.need, _lacking(shape.need, worker.offer)))
-    lacking = _lacking(shape.need, nearest.offer)
-    dim = max(lacking, key=lambda name: lacking[name] / shape.need[name])
-    holders = [
-        each
-        for each in everyone
-        if each.boot != nearest.boot and each.machine == nearest.machine and each.offer.get(dim, 0) > 0
-    ]
-    if not holders:
-        return "placing", "about to be placed", None
-    named = [f"{each.worker} (run {each.only_run})" if each.only_run else each.worker for each in holders[:3]]
-    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-    text = (
-        f"the {_PLURAL.get(dim, dim)} of {nearest.worker}'s machine are offered by "
-        f"{'worker' if len(holders) == 1 else 'workers'} {', '.join(named)}{more}; waits for them"
-    )
-    return "shared", text, None
-
-
-def _lacking(need: Mapping[str, int], have: Mapping[str, int]) -> dict[str, int]:
-    return {dim: units - have.get(dim, 0) for dim, units in need.items() if units > have.get(dim, 0)}
-
-
-def _distance(need: Mapping[str, int], lacking: Mapping[str, int]) -> tuple[int, float]:
-    return len(lacking), sum(units / need[dim] for dim, units in lacking.items())
-
-
-def _as_option(dimension: str, units: int) -> str:
-    return f"{units}MiB" if dimension == "memory" else show_tokens(dimension, units)
+def _before_placement(run: RunView, step: StepView) -> Finding | None:
+    """What comes before any question of room."""
+    if run.wanted == "cancel":
+        return Finding("run_cancelled", "the run is being cancelled")
+    if step.state == "waiting":
+        return Finding("waits_for_steps", f"waits for {', '.join(_unfinished(run, step)) or 'its turn'}")
+    return None
 
 
 def _unfinished(run: RunView, step: StepView) -> list[str]:
     states = {each.name: each.state for each in run.steps}
     return [name for name in step.after if states.get(name) != "completed"]
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(sorted(json.loads(text))) if text else ()
 
 
 def _delayed(client: Any, run: str, step: str, *, at_ms: int) -> list[Reason]:
@@ -266,24 +246,3 @@ def _delay_text(reason: str | None, not_before_ms: float, at_ms: int) -> str:
 
 def _literal(text: str) -> str:
     return "".join(f"\\{char}" if char in "*?[]\\" else char for char in text)
-
-
-def _shape(data: Mapping[str, object]) -> Shape:
-    need = cast(Mapping[str, int], data.get("need") or {})
-    return Shape(
-        need={dim: int(units) for dim, units in need.items()},
-        python=str(data.get("python") or ""),
-        key=str(data.get("key") or ""),
-    )
-
-
-def _not_accepting(workers: Sequence[WorkerView]) -> str:
-    starting = [worker for worker in workers if worker.state == "up"]
-    if starting:
-        return f"{_list(starting)} {'has' if len(starting) == 1 else 'have'} not begun to take work"
-    return f"{_list(workers)} {'is' if len(workers) == 1 else 'are'} draining"
-
-
-def _list(workers: Sequence[WorkerView]) -> str:
-    names = [worker.worker for worker in workers]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

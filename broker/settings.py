@@ -22,6 +22,8 @@ LEASE_TTL_S = 15.0
 MIN_LEASE_TTL_S = 5.0
 DISPATCH_TIMEOUT_S = 15.0
 MIN_DISPATCH_TIMEOUT_S = 1.0
+RESERVE_AFTER_S = 60.0
+MIN_RESERVE_AFTER_S = 1.0
 STOP_GRACE_S = 10.0
 UP_STORAGE = "flowctl up --storage"
 
@@ -45,10 +47,13 @@ VARIABLES = (
     Variable("FLOWCTL_GPUS", "GPUs per worker of the gpu profile", reader="compose"),
     Variable("FLOWCTL_HOME", "the state folder"),
     Variable("FLOWCTL_JOIN", "token of `flowctl up --listen`: server, key and storage at once", is_secret=True),
+    Variable("FLOWCTL_MACHINE", "what a worker takes for its machine, in place of the kernel's boot"),
+    Variable("FLOWCTL_LABELS", "what a worker says of itself, like spot,zone=a"),
     Variable("FLOWCTL_LEASE_TTL_S", "seconds after which a silent attempt counts as lost"),
     Variable("FLOWCTL_ONLY_RUN", "a worker takes trials of this run only"),
     Variable("FLOWCTL_PASSWORD", "password of the server", is_secret=True, reader="compose"),
     Variable("FLOWCTL_PORT", "port of the server on this machine's loopback", reader="compose"),
+    Variable("FLOWCTL_RESERVE_AFTER_S", "seconds of waiting after which tokens are kept for a trial"),
     Variable("FLOWCTL_RESOURCES", "what a worker offers, like cpu=2,license=1"),
     Variable("FLOWCTL_SECRET_KEY", "signing key, instead of the one in the state folder", is_secret=True),
     Variable("FLOWCTL_SERVER_BINARY", "server program for the embedded server"),
@@ -78,8 +83,10 @@ class Settings:
     lease_ttl_s: float = LEASE_TTL_S
     dispatch_timeout_s: float = DISPATCH_TIMEOUT_S
     stop_grace_s: float = STOP_GRACE_S
+    reserve_after_s: float = RESERVE_AFTER_S
     join: JoinToken | None = None
     resources: str | None = None
+    labels: str | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, make_home: bool = True) -> Settings:
@@ -114,8 +121,10 @@ class Settings:
                 given, "FLOWCTL_DISPATCH_TIMEOUT_S", DISPATCH_TIMEOUT_S, minimum=MIN_DISPATCH_TIMEOUT_S
             ),
             stop_grace_s=_seconds(given, "FLOWCTL_STOP_GRACE_S", STOP_GRACE_S, minimum=0.0),
+            reserve_after_s=_seconds(given, "FLOWCTL_RESERVE_AFTER_S", RESERVE_AFTER_S, minimum=MIN_RESERVE_AFTER_S),
             join=JoinToken.decode(join) if join else None,
             resources=given.get("FLOWCTL_RESOURCES") or None,
+            labels=given.get("FLOWCTL_LABELS") or None,
         )
         if make_home:
             make_private(home)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowctl.broker.reasons import Reason, pending_reasons
-from flowctl.broker.view import RunView, UnitView, active_units, best_unit, failed_units, load_run, now_ms
+from flowctl.broker.best_view import best_so_far
+from flowctl.broker.reason import Reason
+from flowctl.broker.reasons import pending_reasons, with_lacks
+from flowctl.broker.view import RunView, UnitView, active_units, failed_units, load_run, now_ms
 from flowctl.broker.worker_view import WorkerView, load_workers
 
 
@@ -36,13 +38,13 @@ def take_snapshot(client: Any, run: str) -> Snapshot | None:
         return None
     at_ms = now_ms(client)
     workers = load_workers(client)
-    best = {step.name: best_unit(client, step) for step in found.experiments}
+    best = {step.name: best_so_far(client, step) for step in found.experiments}
     return Snapshot(
         at_ms=at_ms,
         run=found,
         workers=tuple(workers),
         active=tuple(active_units(client, run)),
-        failed=tuple(failed_units(client, run)),
+        failed=tuple(with_lacks(client, found, failed_units(client, run), workers, at_ms=at_ms)),
         best={name: unit for name, unit in best.items() if unit is not None},
         reasons=tuple(pending_reasons(client, found, workers, at_ms=at_ms)),
     )

@@ -1,6 +1,7 @@
 """The broker as the rest of flowctl sees it: one server, its typed scripts, its store id."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from flowctl.broker.broker_url import BrokerURL
@@ -46,7 +47,13 @@ class Broker:
 
     def tick(self) -> Reply:
         """Lets time act: reaps, places. Workers and clients call it alike."""
-        return self.calls.tick()
+        reply = self.calls.tick_due()
+        return reply if reply.word == "IDLE" else self.calls.tick()
+
+    def beat(self, boot: str, *, accepting: bool, running: Sequence[str]) -> Reply:
+        """A worker's sign of life, with what physically runs there."""
+        reply = self.calls.worker_alive(boot, accepting=accepting)
+        return self.calls.worker_beat(boot, accepting=accepting, running=running) if reply.word == "MORE" else reply
 
 
 def times_of(settings: Settings) -> Times:
@@ -57,6 +64,7 @@ def times_of(settings: Settings) -> Times:
         lease_ms=int(settings.lease_ttl_s * 1000),
         dispatch_ms=int(settings.dispatch_timeout_s * 1000),
         boot_gone_ms=int(settings.lease_ttl_s * 10_000),
+        reserve_ms=int(settings.reserve_after_s * 1000),
     )
 
 

@@ -159,6 +159,10 @@ class UnitView:
         return f"{self.run}:{self.step}:{self.index}"
 
     @property
+    def is_active(self) -> bool:
+        return self.state in ("placed", "running")
+
+    @property
     def ended(self) -> bool:
         return self.state in TRIAL_ENDED
 

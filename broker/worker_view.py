@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
+from flowctl.dsl.states import BootState
+
+GPU = "gpu"
+DEVICE = "gpu:"
 LOST_CONTACT_MS = 3_000
 """A boot whose last beat is older than this has lost contact; its trials are still its own until their leases end."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """One allocation row: the tokens that one attempt (or what is left of it) holds on a boot."""
+    """One allocation row: the tokens that one bundle of an attempt (or what is left of it) holds on a boot.
+
+    `tokens` names devices as gpu:ID. `pools` are the cluster-wide tokens of all its bundles; its bundle 0 has them.
+    """
 
     unit: str
     epoch: int
+    bundle: int
     tokens: Mapping[str, int]
+    pools: Mapping[str, int]
     state: str
     since_ms: int | None
 
     @property
     def is_orphan(self) -> bool:
         return self.state == "orphan"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of a worker. `visible`: how its operator names it (an index or a uuid); logical ones have no memory."""
+
+    id: str
+    name: str
+    memory_mib: int
+    visible: str
 
 
 @dataclass(frozen=True)
@@ -50,10 +70,46 @@ class WorkerView:
     def free(self, dimension: str) -> int:
         return self.offer.get(dimension, 0) - self.used.get(dimension, 0)
 
-    @property
+    @cached_property
     def detected(self) -> dict[str, int]:
         """What it found on its machine. Workers there share it: what one offers, others can offer once it leaves."""
         return _tokens(json.loads(self.fields.get("detected") or "{}"))
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(json.loads(self.fields.get("labels") or "[]"))
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """Its GPUs in its own order, also those that another worker of the machine offers now."""
+        rows = json.loads(self.fields.get("devices") or "[]")
+        return tuple(
+            Device(
+                str(row["id"]), str(row.get("name", "")), int(row.get("memory_mib") or 0), str(row.get("visible", ""))
+            )
+            for row in rows
+        )
+
+    @property
+    def gpu_limit(self) -> int | None:
+        """So many of the devices that it detected it offers at most; None: all."""
+        text = self.fields.get("gpu_limit")
+        return int(text) if text else None
+
+    @property
+    def is_quarantined(self) -> bool:
+        return self.state == BootState.QUARANTINED
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is out of service."""
+        return self.fields.get("reason") or None
+
+    @property
+    def quarantined_ms(self) -> int | None:
+        """Since when it is out of service."""
+        text = self.fields.get("quarantined_ms")
+        return int(float(text)) if text and self.is_quarantined else None
 
     def has_contact(self, at_ms: int) -> bool:
         return at_ms - self.last_ms <= LOST_CONTACT_MS
@@ -68,16 +124,37 @@ class WorkerView:
         return self.fields.get("only") or None
 
 
+def as_gpu(vector: Mapping[str, int]) -> dict[str, int]:
+    """A vector as it is asked for: devices summed up as gpu."""
+    total: dict[str, int] = {}
+    for dim, units in vector.items():
+        name = GPU if dim.startswith(DEVICE) else dim
+        total[name] = total.get(name, 0) + units
+    return total
+
+
 def load_workers(client: Any) -> list[WorkerView]:
     """All boots that are not gone, by worker name."""
-    beats = cast(list[tuple[str, float]], client.zrange("fc:boots", 0, -1, withscores=True))
+    beats = load_beats(client)
     pipe = client.pipeline(transaction=False)
+    ask_workers(pipe, beats)
+    return workers_of(beats, pipe.execute() if beats else [])
+
+
+def load_beats(client: Any) -> list[tuple[str, float]]:
+    """Every known boot with its last beat."""
+    return cast(list[tuple[str, float]], client.zrange("fc:boots", 0, -1, withscores=True))
+
+
+def ask_workers(pipe: Any, beats: Sequence[tuple[str, float]]) -> None:
+    """Adds to a pipeline what `workers_of` reads: four answers per boot."""
     for boot, _ in beats:
-        pipe.hgetall(f"fc:boot:{boot}")
-        pipe.hgetall(f"fc:offer:{boot}")
-        pipe.hgetall(f"fc:used:{boot}")
-        pipe.hgetall(f"fc:alloc:{boot}")
-    rows = pipe.execute() if beats else []
+        for noun in ("boot", "offer", "used", "alloc"):
+            pipe.hgetall(f"fc:{noun}:{boot}")
+
+
+def workers_of(beats: Sequence[tuple[str, float]], rows: Sequence[Any]) -> list[WorkerView]:
+    """The workers from the answers; boots that are gone are left out."""
     found = [_worker(boot, int(beat), *rows[4 * i : 4 * i + 4]) for i, (boot, beat) in enumerate(beats) if rows[4 * i]]
     return sorted((each for each in found if each.state != "gone"), key=lambda each: (each.worker, each.boot))
 
@@ -113,12 +190,14 @@ def _worker(
 
 
 def _held(name: str, row: Mapping[str, Any]) -> Held:
-    unit, _, epoch = name.rpartition("@")
-    tokens = row.get("v") or {}
+    unit, _, rest = name.rpartition("@")
+    epoch, _, bundle = rest.partition("#")
     return Held(
         unit=unit,
         epoch=int(epoch or 0),
-        tokens={dim: int(units) for dim, units in tokens.items()},
+        bundle=int(bundle or 0),
+        tokens=_tokens(row.get("v") or {}),
+        pools=_tokens(row.get("p") or {}),
         state=str(row.get("s", "held")),
         since_ms=int(row["ms"]) if row.get("ms") else None,
     )

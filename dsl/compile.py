@@ -16,7 +16,7 @@ from flowctl.dsl.names import check_step_name
 from flowctl.dsl.overrides import apply_overrides
 from flowctl.dsl.place import at
 from flowctl.dsl.plan import EXPERIMENT, MAX_TRIALS, Plan, Step, edges_of
-from flowctl.dsl.resources import SLOT, UNITS_PER_TOKEN
+from flowctl.dsl.request import ResourceFunction
 from flowctl.dsl.sample import grid_points
 from flowctl.dsl.trace import Call, check_arguments
 
@@ -33,12 +33,24 @@ class StepCode:
 
 
 @dataclass(frozen=True)
+class Asking:
+    """The resource function of a step, and the labels that its requests get. Only the submitting process calls it."""
+
+    function: ResourceFunction
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Compiled:
-    """A plan, and its code by the keys that the plan's steps name; `storage_path` is the declared one, if any."""
+    """A plan, and its code by the keys that the plan's steps name; `storage_path` is the declared one, if any.
+
+    `asking` holds, by step, the functions that say what each of its trials asks for.
+    """
 
     plan: Plan
     code: Mapping[str, StepCode] = field(default_factory=dict)
     storage_path: str | None = None
+    asking: Mapping[str, Asking] = field(default_factory=dict)
 
 
 def compile_target(
@@ -74,7 +86,16 @@ def compile_target(
     code = _Code()
     steps = tuple(_step(call, code.key(call)) for call in calls)
     plan = _seeded(Plan(name=name, steps=steps, flow=flow, parameters=recorded), leaves, draw_seed)
-    return Compiled(plan, code.entries, _storage_path(calls))
+    return Compiled(plan, code.entries, _storage_path(calls), _asking(leaves))
+
+
+def _asking(leaves: Mapping[str, Leaf]) -> dict[str, Asking]:
+    declared = {name: leaf.declaration for name, leaf in leaves.items()}
+    return {
+        name: Asking(each.resource_function, each.labels)
+        for name, each in declared.items()
+        if each.resource_function is not None
+    }
 
 
 def _alone(leaf: Leaf) -> Call:
@@ -114,7 +135,12 @@ def _step(call: Call, code: str) -> Step:
         place=leaf.place or "",
         total=total,
         seed="",
-        resources=dict(sorted({**declared.resources, SLOT: UNITS_PER_TOKEN}.items())),
+        request=declared.request,
+        has_resource_function=declared.resource_function is not None,
+        labels=declared.labels,
+        max_concurrent_trials=declared.max_concurrent_trials,
+        priority=declared.priority,
+        pending_timeout_s=declared.pending_timeout_s,
         inputs=call.inputs,
         keyword_inputs=call.keyword_inputs or {},
         after=call.after,

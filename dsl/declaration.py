@@ -9,20 +9,32 @@ from typing import Any
 
 from flowctl.dsl.errors import DeclarationError, NotYetError
 from flowctl.dsl.jsonvalue import JSON, kind_of
+from flowctl.dsl.labels import parse_labels
 from flowctl.dsl.names import did_you_mean
 from flowctl.dsl.place import at
-from flowctl.dsl.policy import Policy, integer, policy
-from flowctl.dsl.resources import parse_resources
+from flowctl.dsl.policy import Policy, integer, number, policy
+from flowctl.dsl.request import ResourceFunction, parse_resources, with_labels
+from flowctl.dsl.resources import Request
 from flowctl.dsl.space_encoding import encode_space
 from flowctl.dsl.stop import Stop, parse_stop
+
+MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """The checked values of an experiment or a stage. `seed` None is derived later; "random" is drawn later."""
+    """The checked values of an experiment or a stage. `seed` None is derived later; "random" is drawn later.
 
-    resources: Mapping[str, int]
+    One of `request` and `resource_function` is there. `labels` are those of the keyword; `request` has them already.
+    """
+
+    request: Request | None
     policy: Policy
+    resource_function: ResourceFunction | None = None
+    labels: tuple[str, ...] = ()
+    max_concurrent_trials: int | None = None
+    priority: int = 0
+    pending_timeout_s: float | None = None
     space: JSON = None
     num_samples: int = 1
     seed: str | None = None
@@ -54,8 +66,8 @@ def declare_experiment(keywords: Mapping[str, Any], *, place: str | None) -> Dec
     metric, mode = _metric(keywords["metric"], keywords["mode"], place)
     cure = "leave it out to run each grid point once"
     return Declaration(
-        resources=parse_resources(keywords["resources"], place=place),
-        policy=_policy(keywords, place),
+        **_asked(keywords, place),
+        max_concurrent_trials=_limit(keywords["max_concurrent_trials"], at(place, "max_concurrent_trials")),
         space=encode_space(keywords["param_space"], place=at(place, "param_space")),
         num_samples=integer(keywords["num_samples"], at(place, "num_samples"), minimum=1, cure=cure),
         seed=_seed(keywords["seed"], at(place, "seed")),
@@ -68,14 +80,61 @@ def declare_experiment(keywords: Mapping[str, Any], *, place: str | None) -> Dec
 
 def declare_stage(keywords: Mapping[str, Any], *, place: str | None) -> Declaration:
     """The checked values of `@stage`. Raises `DeclarationError` with the keyword's path."""
-    return Declaration(
-        resources=parse_resources(keywords["resources"], place=place),
-        policy=_policy(keywords, place),
+    asked = _asked(keywords, place)
+    if asked["resource_function"] is not None:
+        what = "is a function of the configuration, which a stage does not have"
+        raise DeclarationError(what, place=at(place, "resources"), cure="use a dictionary or a placement group")
+    return Declaration(**asked)
+
+
+def _asked(keywords: Mapping[str, Any], place: str | None) -> dict[str, Any]:
+    """What experiments and stages have in common: request, order, and policy."""
+    resources = parse_resources(keywords["resources"], place=place)
+    labels = parse_labels(keywords["labels"], place=at(place, "labels"))
+    request, function = (resources, None) if isinstance(resources, Request) else (None, resources)
+    declared_policy = policy(
+        keywords["max_failures"],
+        keywords["max_worker_losses"],
+        enforce=keywords.get("enforce"),
+        on_bundle_loss=keywords.get("on_bundle_loss", "fail"),
+        place=at(place, ""),
     )
+    if request is not None:
+        _check_enforced(declared_policy, request, at(place, "enforce"))
+    cure = "higher numbers go first"
+    return {
+        "request": None if request is None else with_labels(request, labels, place=at(place, "labels")),
+        "resource_function": function,
+        "labels": labels,
+        "priority": integer(
+            keywords["priority"], at(place, "priority"), minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY, cure=cure
+        ),
+        "pending_timeout_s": _pending_timeout(keywords["pending_timeout_s"], at(place, "pending_timeout_s")),
+        "policy": declared_policy,
+    }
 
 
-def _policy(keywords: Mapping[str, Any], place: str | None) -> Policy:
-    return policy(keywords["max_failures"], keywords["max_worker_losses"], place=at(place, ""))
+def _check_enforced(policy: Policy, request: Request, place: str) -> None:
+    """Raises `DeclarationError` for a limit on what is not asked for."""
+    for name in policy.enforce:
+        if not any(name in bundle.need for bundle in request.bundles):
+            cure = 'ask for it: resources={"memory": "2GiB"}' if name == "memory" else 'ask for it: {"cpu": 1}'
+            raise DeclarationError(f"{name!r} is to be enforced and is not asked for", place=place, cure=cure)
+
+
+def _limit(value: object, place: str) -> int | None:
+    """None and 0 mean no limit."""
+    cure = "None or 0 means no limit"
+    return (integer(value, place, minimum=0, cure=cure) or None) if value is not None else None
+
+
+def _pending_timeout(value: object, place: str) -> float | None:
+    if value is None:
+        return None
+    seconds = number(value, place, minimum=0, maximum=10**9)
+    if not seconds:
+        raise DeclarationError("is 0, must be above 0", place=place, cure="None waits without end")
+    return seconds
 
 
 def _metric(metric: object, mode: object, place: str | None) -> tuple[str | None, str | None]:

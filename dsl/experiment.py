@@ -13,6 +13,7 @@ from flowctl.dsl.errors import DeclarationError
 from flowctl.dsl.leaf import Leaf, keyword_defaults
 from flowctl.dsl.plan import EXPERIMENT
 from flowctl.dsl.policy import DEFAULT_CHECKPOINT, DEFAULT_RETRY, CheckpointConfig, Retry
+from flowctl.dsl.request import Resources
 from flowctl.dsl.resources import ONE_CPU
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -25,8 +26,9 @@ class Experiment(Leaf):
     kind = EXPERIMENT
     decorator = "@experiment"
     built = frozenset(
-        {"param_space", "num_samples", "seed", "metric", "mode", "resources", "stop", "max_failures"}
-        | {"max_worker_losses", "storage_path"}
+        {"param_space", "num_samples", "seed", "metric", "mode", "resources", "labels", "stop", "max_failures"}
+        | {"max_worker_losses", "storage_path", "max_concurrent_trials", "priority", "pending_timeout_s"}
+        | {"enforce", "on_bundle_loss"}
     )
 
     def _declare(self) -> Declaration:
@@ -55,7 +57,7 @@ def experiment(
     seed: int | str | None = ...,
     metric: str | None = ...,
     mode: str | None = ...,
-    resources: Mapping[str, Any] = ...,
+    resources: Resources = ...,
     labels: Any = ...,
     stop: StopCondition = ...,
     where: Any = ...,
@@ -91,7 +93,7 @@ def experiment(
     seed: int | str | None = None,
     metric: str | None = None,
     mode: str | None = None,
-    resources: Mapping[str, Any] = ONE_CPU,
+    resources: Resources = ONE_CPU,
     labels: Any = None,
     stop: StopCondition = None,
     where: Any = None,
@@ -122,8 +124,9 @@ def experiment(
     """Declare an experiment; usable bare and with keywords.
 
     `param_space` times `num_samples` gives the trials; `seed` None is derived from the plan, "random" draws one at
-    compilation. `metric` needs `mode` ("max" or "min"). Everything that can be known to be wrong raises
-    `DeclarationError` here, with file, line and keyword; what is not built yet raises `NotYetError`.
+    compilation. `metric` needs `mode` ("max" or "min"). `resources` is a dictionary, a `placement_group`, or a function
+    of the configuration that gives one; `labels` are wanted of each worker. Everything that can be known to be wrong
+    raises `DeclarationError` here, with file, line and keyword; what is not built yet raises `NotYetError`.
     """
     keywords = dict(locals())
     del keywords["function"], keywords["unknown"]

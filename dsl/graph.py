@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowctl.dsl.jsonvalue import JSON
 from flowctl.dsl.plan import EXPERIMENT, Plan, Step, edges_of
-from flowctl.dsl.resources import format_resources
+from flowctl.dsl.resources import format_request
 from flowctl.dsl.sample import grid_points
+
+A_FUNCTION = "a function of the configuration"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many units of a plan ask for the same resources."""
+    """How many units of a plan ask for the same; `request` as a person reads it."""
 
-    resources: Mapping[str, int]
+    request: str
     count: int
 
 
 def shapes(plan: Plan) -> list[Shape]:
     """The different requests of a plan, the most frequent first."""
-    counts: dict[tuple[tuple[str, int], ...], int] = {}
+    counts: dict[str, int] = {}
     for step in plan.steps:
-        key = tuple(sorted(step.resources.items()))
-        counts[key] = counts.get(key, 0) + step.total
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [Shape(dict(key), count) for key, count in ordered]
+        text = request_text(step)
+        counts[text] = counts.get(text, 0) + step.total
+    return [Shape(text, count) for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def request_text(step: Step) -> str:
+    """What each unit of a step asks for."""
+    return A_FUNCTION if step.request is None else format_request(step.request)
 
 
 def describe_text(plan: Plan) -> str:
@@ -39,7 +44,7 @@ def describe_text(plan: Plan) -> str:
     for step in plan.steps:
         lines += _step_lines(step)
     lines.append("resources:")
-    lines += [f"  {shape.count} × {format_resources(shape.resources)}" for shape in shapes(plan)]
+    lines += [f"  {shape.count} × {shape.request}" for shape in shapes(plan)]
     lines.append(plan.digest)
     return "\n".join(lines)
 
@@ -49,7 +54,7 @@ def mermaid(plan: Plan) -> str:
     ids = {step.name: f"s{number}" for number, step in enumerate(plan.steps)}
     lines = ["flowchart TD"]
     for step in plan.steps:
-        label = f"{step.name}<br/>{_size(step)}<br/>{format_resources(step.resources)}"
+        label = f"{step.name}<br/>{_size(step)}<br/>{request_text(step)}"
         left, right = ("[[", "]]") if step.kind == EXPERIMENT else ("[", "]")
         lines.append(f'    {ids[step.name]}{left}"{label}"{right}')
     for step in plan.steps:
@@ -64,7 +69,7 @@ def mermaid(plan: Plan) -> str:
 
 def _step_lines(step: Step) -> list[str]:
     after = f", after {', '.join(step.after)}" if step.after else ""
-    lines = [f"  {step.name} ({step.kind}, {step.place}): {_size(step)}, {format_resources(step.resources)}{after}"]
+    lines = [f"  {step.name} ({step.kind}, {step.place}): {_size(step)}, {request_text(step)}{after}"]
     details = []
     if step.kind == EXPERIMENT:
         details.append(f"{grid_points(step.space)} grid points × {step.num_samples} samples, seed {step.seed}")
@@ -77,6 +82,10 @@ def _step_lines(step: Step) -> list[str]:
     if step.policy.max_failures:
         count = step.policy.max_failures
         details.append("retries without limit" if count < 0 else f"up to {_counted(count, 'failure')}")
+    if step.max_concurrent_trials is not None:
+        details.append(f"at most {step.max_concurrent_trials} at once")
+    if step.priority:
+        details.append(f"priority {step.priority}")
     return lines + [f"    {detail}" for detail in details]
 
 

@@ -100,6 +100,11 @@ def parse_unit(text: str) -> Unit:
     raise RefusedError(f"{text!r} is not a unit's id", cure="it is written RUN:STEP:INDEX")
 
 
+def shown(unit: str) -> str:
+    """A unit's id as a person types it: `RUN/STEP/INDEX`."""
+    return unit.replace(":", "/")
+
+
 def parse_reference(text: str) -> TrialReference:
     """The trial that a person means. Raises `RefusedError` for what cannot be read."""
     parts = text.split("/")

@@ -16,6 +16,7 @@ from flowctl.dsl.errors import RefusedError
 from flowctl.dsl.jsonvalue import JSON, canonical
 from flowctl.dsl.names import STEP_NAME
 from flowctl.dsl.policy import Policy
+from flowctl.dsl.resources import Request
 
 FORMAT = 1
 MAX_TRIALS = 10_000_000
@@ -41,8 +42,10 @@ class Step:
     """One node of a plan: a stage (one unit) or an experiment (`total` trials, indexed from 0).
 
     `inputs` and `keyword_inputs` hold JSON literals (special floats encoded) and, at any depth,
-    `{"$output": STEP, "path": [...]}`. For an experiment they follow the configuration. `resources` are exact units.
-    `space` is the encoded search space (see `space_encoding`), None for a stage.
+    `{"$output": STEP, "path": [...]}`. For an experiment they follow the configuration. `request` is what each unit
+    asks for; None if that is a function of its configuration. `labels` are those of the keyword (each bundle of
+    `request` has them already). `max_concurrent_trials` and `pending_timeout_s` None mean no limit; a higher `priority`
+    goes first. `space` is the encoded search space (see `space_encoding`), None for a stage.
     """
 
     name: str
@@ -51,7 +54,12 @@ class Step:
     place: str
     total: int
     seed: str
-    resources: Mapping[str, int]
+    request: Request | None
+    has_resource_function: bool = False
+    labels: tuple[str, ...] = ()
+    max_concurrent_trials: int | None = None
+    priority: int = 0
+    pending_timeout_s: float | None = None
     inputs: tuple[JSON, ...] = ()
     keyword_inputs: Mapping[str, JSON] = field(default_factory=dict)
     after: tuple[str, ...] = ()
@@ -79,7 +87,12 @@ class Step:
             "seed": self.seed,
             "metric": self.metric,
             "mode": self.mode,
-            "resources": dict(self.resources),
+            "request": None if self.request is None else self.request.to_json(),
+            "has_resource_function": self.has_resource_function,
+            "labels": list(self.labels),
+            "max_concurrent_trials": self.max_concurrent_trials,
+            "priority": self.priority,
+            "pending_timeout_s": self.pending_timeout_s,
             "policy": self.policy.to_json(),
             "stop": None if self.stop is None else dict(self.stop),
             "stop_functions": self.stop_functions,
@@ -90,8 +103,10 @@ class Step:
     def from_json(cls, data: Mapping[str, JSON]) -> Step:
         """Raises `RefusedError` for a damaged step."""
         try:
-            parts = {**data, "policy": Policy(**data["policy"])}
-            parts["inputs"], parts["after"] = tuple(data["inputs"]), tuple(data["after"])
+            parts = {**data, "policy": Policy.from_json(data["policy"])}
+            parts["request"] = None if data["request"] is None else Request.from_json(data["request"])
+            for name in ("inputs", "after", "labels"):
+                parts[name] = tuple(data[name])
             step = cls(**parts)
         except (KeyError, TypeError, ValueError) as error:
             raise RefusedError(f"the plan holds a damaged step: {error}", cure="submit the script again") from error
@@ -103,6 +118,7 @@ class Step:
             and step.kind in (STAGE, EXPERIMENT)
             and isinstance(step.total, int)
             and 0 <= step.total <= MAX_TRIALS
+            and (step.request is None) == step.has_resource_function
         )
         if not is_sound:
             raise RefusedError(f"the plan holds a damaged step: {step.name!r}", cure="submit the script again")

@@ -1,29 +1,53 @@
-"""What is done when a trial or a worker fails, and which checkpoints are kept: the values that a person declares."""
+"""What is done when a trial or a worker fails, which checkpoints are kept, and what is enforced: the values that a
+person declares.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flowctl.dsl.errors import DeclarationError
 from flowctl.dsl.jsonvalue import kind_of
+from flowctl.dsl.names import did_you_mean
 from flowctl.dsl.place import at, caller_place
+
+ENFORCED = ("cpu", "memory")
+ON_BUNDLE_LOSS = ("fail", "repair")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The failure budgets of a step.
+    """The failure budgets of a step, and what its trials are held to.
 
     `max_failures` counts what a trial did (-1: no limit). `max_worker_losses` counts losses of its worker in a row
-    without a new checkpoint (-1: no limit; None: losses count into `max_failures`).
+    without a new checkpoint (-1: no limit; None: losses count into `max_failures`). `enforce` names the resources that
+    are a hard limit of the trial's processes, sorted. `on_bundle_loss` says what the loss of one bundle's worker is:
+    the loss of the attempt ("fail"), or of the bundle alone ("repair").
     """
 
     max_failures: int = 0
     max_worker_losses: int | None = 3
+    enforce: tuple[str, ...] = ()
+    on_bundle_loss: str = "fail"
 
     def to_json(self) -> dict[str, Any]:
-        return {"max_failures": self.max_failures, "max_worker_losses": self.max_worker_losses}
+        return {
+            "max_failures": self.max_failures,
+            "max_worker_losses": self.max_worker_losses,
+            "enforce": list(self.enforce),
+            "on_bundle_loss": self.on_bundle_loss,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Policy:
+        """Raises `TypeError` or `ValueError` for what `to_json` did not write."""
+        found = cls(**{**data, "enforce": tuple(data.get("enforce", ()))})
+        if not set(found.enforce) <= set(ENFORCED) or found.on_bundle_loss not in ON_BUNDLE_LOSS:
+            raise ValueError("a damaged policy")
+        return found
 
 
 @dataclass(frozen=True)
@@ -79,22 +103,49 @@ class CheckpointConfig:
             raise DeclarationError(what, place=at(caller_place(), "CheckpointConfig.asynchronous"))
 
 
-def policy(max_failures: object, max_worker_losses: object, *, place: str = "") -> Policy:
-    """The checked budgets; `place` is put before the keyword's name in an error."""
+def policy(
+    max_failures: object,
+    max_worker_losses: object,
+    *,
+    enforce: object = None,
+    on_bundle_loss: object = "fail",
+    place: str = "",
+) -> Policy:
+    """The checked values; `place` is put before the keyword's name in an error."""
     failures = integer(max_failures, f"{place}max_failures", minimum=-1, cure="-1 means no limit")
-    if max_worker_losses is None:
-        return Policy(failures, None)
     cure = "-1 means no limit, None counts losses as failures"
-    return Policy(failures, integer(max_worker_losses, f"{place}max_worker_losses", minimum=-1, cure=cure))
+    losses = max_worker_losses
+    if losses is not None:
+        losses = integer(losses, f"{place}max_worker_losses", minimum=-1, cure=cure)
+    if on_bundle_loss not in ON_BUNDLE_LOSS:
+        what = f"is {on_bundle_loss!r}"
+        raise DeclarationError(what, place=f"{place}on_bundle_loss", cure='write "fail" or "repair"')
+    return Policy(failures, losses, _enforced(enforce, f"{place}enforce"), str(on_bundle_loss))
 
 
-def integer(value: object, place: str, *, minimum: int, cure: str | None = None) -> int:
-    """`value` if it is a whole number of at least `minimum`; booleans, floats and text are refused."""
+def _enforced(value: object, place: str) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if names is None:
+        return ()
+    if not isinstance(names, (list, tuple, set, frozenset)):
+        what = f"is {value!r} ({kind_of(value)}), not a set of names"
+        raise DeclarationError(what, place=place, cure='write enforce={"memory"}')
+    for name in names:
+        if name not in ENFORCED:
+            cure = did_you_mean(str(name), ENFORCED)
+            raise DeclarationError(f"{name!r} cannot be enforced", place=place, cure=cure)
+    return tuple(sorted(set(names)))
+
+
+def integer(value: object, place: str, *, minimum: int, maximum: float = math.inf, cure: str | None = None) -> int:
+    """`value` if it is a whole number within the bounds, both included; booleans, floats and text are refused."""
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise DeclarationError(f"is {value!r} ({kind_of(value)}), not a whole number", place=place, cure=cure)
     whole = int(value.__index__())  # type: ignore[attr-defined]
     if whole < minimum:
         raise DeclarationError(f"is {whole}, must be at least {minimum}", place=place, cure=cure)
+    if whole > maximum:
+        raise DeclarationError(f"is {whole}, must be at most {maximum}", place=place, cure=cure)
     return whole
 
 

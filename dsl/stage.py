@@ -11,7 +11,7 @@ from flowctl.dsl.experiment import NOTHING
 from flowctl.dsl.leaf import Leaf, keyword_defaults
 from flowctl.dsl.plan import STAGE
 from flowctl.dsl.policy import DEFAULT_RETRY, Retry
-from flowctl.dsl.resources import ONE_CPU
+from flowctl.dsl.resources import ONE_CPU, Request
 
 
 class Stage(Leaf):
@@ -19,7 +19,7 @@ class Stage(Leaf):
 
     kind = STAGE
     decorator = "@stage"
-    built = frozenset({"resources", "max_failures", "max_worker_losses"})
+    built = frozenset({"resources", "labels", "priority", "pending_timeout_s", "max_failures", "max_worker_losses"})
 
     def _declare(self) -> Declaration:
         return declare_stage(self.keywords, place=self.place)
@@ -30,7 +30,7 @@ def stage(function: Callable[..., Any], /) -> Stage: ...
 @overload
 def stage(
     *,
-    resources: Mapping[str, Any] = ...,
+    resources: Mapping[str, Any] | Request = ...,
     labels: Any = ...,
     priority: int = ...,
     pending_timeout_s: float | None = ...,
@@ -46,7 +46,7 @@ def stage(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    resources: Mapping[str, Any] = ONE_CPU,
+    resources: Mapping[str, Any] | Request = ONE_CPU,
     labels: Any = None,
     priority: int = 0,
     pending_timeout_s: float | None = None,

@@ -57,6 +57,7 @@ class BootState(State):
     """The state of one start of a worker."""
 
     UP = "up"
+    QUARANTINED = "quarantined"
     DRAINING = "draining"
     GONE = "gone"
 
@@ -106,7 +107,7 @@ TRIAL_SOURCES: Mapping[TrialState, frozenset[TrialState]] = MappingProxyType(
         TrialState.RUNNING: frozenset({TrialState.PLACED, TrialState.PENDING}),
         TrialState.PAUSED: frozenset({TrialState.RUNNING}),
         TrialState.COMPLETED: frozenset({TrialState.RUNNING}),
-        # from pending: infeasible for too long
+        # from pending: infeasible for too long, or its request could not be computed
         TrialState.FAILED: frozenset({TrialState.PENDING, TrialState.RUNNING}),
         TrialState.CANCELLED: frozenset(
             {TrialState.PENDING, TrialState.PLACED, TrialState.RUNNING, TrialState.PAUSED},
@@ -116,9 +117,11 @@ TRIAL_SOURCES: Mapping[TrialState, frozenset[TrialState]] = MappingProxyType(
 
 BOOT_SOURCES: Mapping[BootState, frozenset[BootState]] = MappingProxyType(
     {
-        BootState.UP: frozenset(),
-        BootState.DRAINING: frozenset({BootState.UP}),
-        BootState.GONE: frozenset({BootState.UP, BootState.DRAINING}),
+        # from quarantined: a person brought it back
+        BootState.UP: frozenset({BootState.QUARANTINED}),
+        BootState.QUARANTINED: frozenset({BootState.UP}),
+        BootState.DRAINING: frozenset({BootState.UP, BootState.QUARANTINED}),
+        BootState.GONE: frozenset({BootState.UP, BootState.QUARANTINED, BootState.DRAINING}),
     }
 )
 

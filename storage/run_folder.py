@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
 
 _CODE_KEY = re.compile(r"(?=[^.])[A-Za-z0-9._-]{1,120}")
 _JOURNAL = re.compile(r"(\d{8,})\.json", re.ASCII)
+
+
+@dataclass(frozen=True)
+class TrialShard:
+    """The configurations of a step's trials from `number` × 1000 on, and what each asks for where that was computed
+    from it: `{"request": …}`, or `{"failed": cause}`.
+    """
+
+    step: str
+    number: int
+    configs: Sequence[Mapping[str, Any]]
+    asks: Sequence[Mapping[str, Any]]
 
 
 class RunFolder:
@@ -44,10 +57,18 @@ class RunFolder:
 
     # ---- the run as submitted
 
-    def create(self, run_record: Mapping[str, Any], plan: Plan, payload: Mapping[str, bytes]) -> dict[str, Any]:
-        """Write payload, plan and, exclusively and last, `run.json`; returns that record.
+    def create(
+        self,
+        run_record: Mapping[str, Any],
+        plan: Plan,
+        payload: Mapping[str, bytes],
+        *,
+        shards: Iterable[TrialShard] = (),
+    ) -> dict[str, Any]:
+        """Write payload, plan, shards and, exclusively and last, `run.json`; returns that record.
 
-        Raises `AlreadyExists` if the run exists. A failure leaves no run, and nothing of it where that is possible.
+        `shards` are those of the steps whose requests were computed at submission: nobody else can make them. Raises
+        `AlreadyExists` if the run exists. A failure leaves no run, and nothing of it where that is possible.
         """
         files: dict[str, bytes] = {}
         entries: dict[str, Any] = {}
@@ -66,6 +87,8 @@ class RunFolder:
         try:
             for path, content in files.items():
                 self.folder.write(path, content)
+            for shard in shards:
+                self._put_shard(shard.step, shard.number, shard.configs, asks=shard.asks, plan_digest=plan.digest)
             self.folder.write("run.json", data, exclusive=True)
         except AlreadyExists as error:
             raise self._in_use() from error
@@ -74,6 +97,7 @@ class RunFolder:
                 if not self.exists():
                     self.folder.delete("payload")
                     self.folder.delete("plan.json")
+                    self.folder.delete("steps")
                     if not self.folder.list():
                         self.location.delete(self.run)
             raise
@@ -115,6 +139,17 @@ class RunFolder:
 
     def write_shard(self, step: str, shard: int, configs: Sequence[Mapping[str, Any]]) -> None:
         """Write the configurations of the trials from `shard` × 1000 on; the same ones again are harmless."""
+        self._put_shard(step, shard, configs)
+
+    def _put_shard(
+        self,
+        step: str,
+        shard: int,
+        configs: Sequence[Mapping[str, Any]],
+        *,
+        asks: Sequence[Mapping[str, Any]] | None = None,
+        plan_digest: str | None = None,
+    ) -> None:
         names.check_step_name(step)
         if not 0 < len(configs) <= SHARD:
             raise StorageRefused(f"a shard holds 1 to {SHARD} trials, not {len(configs)}", place=self.folder.url)
@@ -126,25 +161,37 @@ class RunFolder:
                 strict(dict(config), f"config of {step}/{shard * SHARD + i}") for i, config in enumerate(configs)
             ],
         }
+        if asks is not None:
+            fields |= {"plan_digest": plan_digest, **_packed(asks)}
         data = encode_record(self.keyring, kind="trials", run=self.run, fields=fields)
         self.folder.write(shard_file(step, shard), data)
 
     def read_shard(self, step: str, shard: int) -> list[dict[str, Any]]:
         """The configurations of a shard, as new dictionaries. Raises `NotFound`, `DamagedRecord`."""
-        return [jsonvalue.decode(config) for config in self._shard(step, shard)]
+        return [jsonvalue.decode(config) for config in self._shard(step, shard).configs]
+
+    def read_asks(self, step: str, shard: int) -> list[dict[str, Any]]:
+        """What each trial of a shard asks for, as `{"request": …}` or `{"failed": cause}`.
+
+        Raises `NotFound`, also for a shard that holds configurations alone, and `DamagedRecord`.
+        """
+        found = self._shard(step, shard)
+        if found.asks is None:
+            raise NotFound(f"the requests of {step!r} are not recorded", place=self.folder.url, cure="submit again")
+        return [found.answers[number] for number in found.asks]
 
     def read_config(self, step: str, index: int) -> dict[str, Any]:
         """The configuration of a trial, as a new dictionary. Raises `NotFound`, `DamagedRecord`."""
-        configs = self._shard(step, index // SHARD)
+        configs = self._shard(step, index // SHARD).configs
         if not 0 <= index % SHARD < len(configs):
             raise NotFound(f"step {step!r} has no trial {index}", place=self.folder.url)
         config: dict[str, Any] = jsonvalue.decode(configs[index % SHARD])
         return config
 
-    def _shard(self, step: str, shard: int) -> tuple[dict[str, Any], ...]:
+    def _shard(self, step: str, shard: int) -> _Shard:
         names.check_step_name(step)
-        identity = self._run_record()["sig"]["hmac"]
-        return _shard(_Source(self, str(identity)), step, shard)
+        record = self._run_record()
+        return _shard(_Source(self, str(record["sig"]["hmac"]), str(record["plan_digest"])), step, shard)
 
     # ---- the journal
 
@@ -204,9 +251,10 @@ class RunFolder:
 class _Source:
     """Where a shard is read from; equal for one run as signed, so that a cache never outlives it."""
 
-    def __init__(self, folder: RunFolder, identity: str) -> None:
+    def __init__(self, folder: RunFolder, identity: str, plan_digest: str) -> None:
         self.folder = folder
         self.identity = identity
+        self.plan_digest = plan_digest
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Source) and self._key() == other._key()
@@ -218,12 +266,43 @@ class _Source:
         return (self.folder.folder.url, self.identity, self.folder.keyring.ids)
 
 
+@dataclass(frozen=True)
+class _Shard:
+    configs: tuple[dict[str, Any], ...]
+    answers: tuple[dict[str, Any], ...] = ()
+    asks: tuple[int, ...] | None = None
+    """Per trial the number of its answer; None where nothing was computed per trial."""
+
+
 @lru_cache(maxsize=8)
-def _shard(source: _Source, step: str, shard: int) -> tuple[dict[str, Any], ...]:
+def _shard(source: _Source, step: str, shard: int) -> _Shard:
     path = shard_file(step, shard)
     folder = source.folder
     expect = {"step": step, "shard": shard}
-    return tuple(folder._decode(folder.folder.read(path), kind="trials", path=path, expect=expect)["configs"])
+    record = folder._decode(folder.folder.read(path), kind="trials", path=path, expect=expect)
+    configs = tuple(record["configs"])
+    if "asks" not in record:
+        return _Shard(configs)
+    if record.get("plan_digest") != source.plan_digest:  # left by a submission that never got as far as run.json
+        raise NotFound(f"there is no {path} of this run", place=folder.folder.url)
+    answers, asks = tuple(record["answers"]), tuple(record["asks"])
+    if len(asks) != len(configs) or any(type(each) is not int or not 0 <= each < len(answers) for each in asks):
+        raise DamagedRecord("the requests do not fit the configurations", place=path, cure="submit again")
+    return _Shard(configs, answers, asks)
+
+
+def _packed(asks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each different answer once, and per trial its number."""
+    numbers: dict[bytes, int] = {}
+    answers: list[Mapping[str, Any]] = []
+    of: list[int] = []
+    for each in asks:
+        text = jsonvalue.canonical(each)
+        if text not in numbers:
+            numbers[text] = len(answers)
+            answers.append(each)
+        of.append(numbers[text])
+    return {"answers": answers, "asks": of}
 
 
 @lru_cache(maxsize=8)

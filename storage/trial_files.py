@@ -19,7 +19,7 @@ OBJECTS = "objects"
 
 _NONCE = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(
-    r"(?P<kind>claim|outcome|rows|manifest|log)-(?P<epoch>\d{6,12})-(?P<nonce>[0-9a-f]{16})"
+    r"(?P<kind>claim|outcome|rows|manifest|log|host)-(?P<epoch>\d{6,12})-(?P<nonce>[0-9a-f]{16})"
     r"(?:-(?P<number>\d{8,18}))?\.(?P<ext>jsonl|json|txt)",
     re.ASCII,
 )
@@ -29,6 +29,7 @@ _SHAPES = {
     "rows": ("jsonl", True),
     "manifest": ("json", True),
     "log": ("txt", True),
+    "host": ("json", True),
 }
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import Celery, bootsteps, signals
 from celery.worker.components import Pool
@@ -20,11 +20,11 @@ from kombu import Queue
 from flowctl.broker.settings import Settings
 from flowctl.broker.store import Broker, server_url
 from flowctl.dsl.errors import FlowctlError
-from flowctl.workers import celery_options, identity, transport
+from flowctl.workers import celery_options, identity, offers, transport
 from flowctl.workers.node import Node
 
 
-def _refuse(error: FlowctlError | str, code: int = 2) -> None:
+def _refuse(error: FlowctlError | str, code: int = 2) -> NoReturn:
     print(f"flowctl: {error}", file=sys.stderr)
     raise SystemExit(getattr(error, "exit_code", code))
 
@@ -62,11 +62,11 @@ def _make() -> Celery:
 
 
 def default_slots() -> int:
-    """Trials at once at most: FLOWCTL_SLOTS, else max(10, 2 × cores)."""
-    text = os.environ.get("FLOWCTL_SLOTS") or str(max(10, 2 * (os.cpu_count() or 1)))
-    if not (text.isascii() and text.isdigit() and int(text)):
-        _refuse(f"FLOWCTL_SLOTS: {text!r} is not a number of slots; use at least 1")
-    return int(text)
+    """Trials at once at most, if no option says otherwise."""
+    try:
+        return offers.slots_of(os.environ)
+    except FlowctlError as error:
+        _refuse(error)
 
 
 EVENTS = os.environ.get("FLOWCTL_EVENTS") == "1"
@@ -81,7 +81,7 @@ app = _make()
 @app.task(name="flowctl.run_unit", acks_late=True, ignore_result=True)
 def run_unit(unit: str, epoch: str) -> None:
     """Runs one attempt in this pool process: a wake-up, the truth is in the broker."""
-    Node.current().guard(unit, int(epoch))
+    Node.current().guard(unit, epoch)
 
 
 @signals.celeryd_init.connect

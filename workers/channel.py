@@ -15,6 +15,7 @@ Frame = dict[str, Any]
 
 _LENGTH = struct.Struct("!I")
 _LIMIT = 256 * 2**20
+_text_of = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ChannelClosed(Exception):
@@ -23,7 +24,7 @@ class ChannelClosed(Exception):
 
 def pack(frame: Frame) -> bytes:
     """One frame as bytes. Special floats are written as Python's JSON writes them; both ends are ours."""
-    body = json.dumps(frame, separators=(",", ":")).encode()
+    body = _text_of(frame).encode()
     return _LENGTH.pack(len(body)) + body
 
 

@@ -20,6 +20,8 @@ from flowctl.storage.errors import StorageError
 from flowctl.storage.manifest import ManifestRef
 from flowctl.storage.trial_reader import TrialReader
 from flowctl.workers.channel import Frame, FrameReader, pack
+from flowctl.workers.grant import Grant
+from flowctl.workers.hosting import Hosting
 from flowctl.workers.jobs import Jobs
 from flowctl.workers.lease import Lease
 from flowctl.workers.outbox import Outbox, Report
@@ -27,6 +29,7 @@ from flowctl.workers.preparation import PATIENCE_S, Claimed, Prepared
 from flowctl.workers.rows import RowLog
 
 SEND_S = 30.0
+_text_of = json.JSONEncoder(separators=(",", ":")).encode
 log = logging.getLogger("flowctl")
 
 
@@ -40,6 +43,7 @@ class Conversation:
         jobs: Jobs,
         lease: Lease,
         claimed: Claimed,
+        grant: Grant,
         rows: RowLog,
         folder: Path,
         on_wanted: Callable[[str], None],
@@ -48,6 +52,7 @@ class Conversation:
         self._jobs = jobs
         self._lease = lease
         self._claimed = claimed
+        self._grant = grant
         self._rows = rows
         self._folder = folder
         self._on_wanted = on_wanted
@@ -55,6 +60,7 @@ class Conversation:
         self._seq = 0
         self._newest: ManifestRef | None = None
         self._prepared: Prepared | None = None
+        self._hosting: Hosting | None = None
         self.outbox = Outbox()
         self.said: dict[str, Any] | None = None
         self.stop_reason: str | None = None
@@ -62,10 +68,8 @@ class Conversation:
     def begin(self, prepared: Prepared, *, worker: str) -> None:
         """Tells the waiting interpreter what to run."""
         self._prepared = prepared
+        self._hosting = Hosting(self._jobs, self._lease, prepared.folder, self._send)
         step = prepared.step
-        resources = {
-            name: n if name == "memory" else n / 10_000 for name, n in step.resources.items() if name != "slot"
-        }
         self._send(
             {
                 "kind": step.kind,
@@ -84,8 +88,10 @@ class Conversation:
                     "attempt": self._claimed.attempt,
                     "worker": worker,
                     "seed": step.seed,
-                    "resources": resources,
+                    **self._grant.context,
                 },
+                "bundles": [bundle.to_json() for bundle in self._claimed.bundles],
+                "devices": self._grant.session,
             }
         )
 
@@ -111,6 +117,8 @@ class Conversation:
             self._jobs.submit(self._own_checkpoint, self._answer_path)
         elif kind == "fetch":
             self._jobs.submit(lambda: self._foreign_checkpoint(frame["ref"]), self._answer_path)
+        elif str(kind).startswith("host_") and self._hosting is not None:
+            self._hosting.on_frame(frame)
         elif kind == "stopping":
             self.stop_reason = self.stop_reason or str(frame["reason"])
         elif kind == "end":
@@ -150,8 +158,8 @@ class Conversation:
     def _put_report(self, row: dict[str, Any], ref: ManifestRef | None) -> None:
         assert self._prepared is not None
         value = self._rows.add(row, metric=self._prepared.step.metric)
-        text = json.dumps(row, separators=(",", ":"))
-        last = json.dumps(row["metrics"], separators=(",", ":"))
+        last = _text_of(row["metrics"])
+        text = f'{_text_of({name: part for name, part in row.items() if name != "metrics"})[:-1]},"metrics":{last}}}'
         checkpoint = None if ref is None else ref.to_json()
 
         def send() -> Reply:

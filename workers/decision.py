@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flowctl.dsl.names import nearest
 from flowctl.workers.process import Exit
 
 
@@ -19,6 +20,8 @@ class Ending:
     metric: str | None
     has_metric: bool
     metric_names: Sequence[str]
+    over_limit: str | None = None
+    """Why it was killed: it used more memory than it had asked for, and that is enforced."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ def decide(ending: Ending, budget: Budget) -> Decision:
         # A signal from outside, not from the guardian: it killed the trial, however politely the trial took it.
         ending = replace(ending, exit=Exit(code=None, signal=int(said["signal"])))
         said = None
+    if ending.over_limit is not None and said is None:
+        return _failed({"kind": "out_of_memory", "text": ending.over_limit}, budget, reason="out of memory")
     if ending.stop_reason == "preempted" and (said is None or said["status"] != "completed"):
         return Decision(
             "preempted", "pending", "its worker stopped", {"kind": "preempted", "text": "its worker stopped"}
@@ -61,7 +66,9 @@ def decide(ending: Ending, budget: Budget) -> Decision:
         # Its function has returned: what the interpreter does while it ends (a late thread, a crash) changes nothing.
         if ending.metric is not None and not ending.has_metric:
             names = ", ".join(sorted(ending.metric_names)) or "nothing"
-            text = f"never reported the metric '{ending.metric}'; it reported: {names}"
+            near = nearest(ending.metric, ending.metric_names)
+            meant = f"; did you mean '{near}'?" if near is not None else ""
+            text = f"never reported the metric '{ending.metric}'; it reported: {names}{meant}"
             return Decision("failed", "failed", "error", {"kind": "no_metric", "type": "MissingMetric", "text": text})
         reason = "finished" if said["status"] == "completed" else str(said.get("reason"))
         if said.get("note"):
@@ -69,13 +76,18 @@ def decide(ending: Ending, budget: Budget) -> Decision:
         if ending.stop_reason is not None and ending.stop_reason != "preempted":
             reason = ending.stop_reason
         return Decision("completed", "completed", reason, None)
-    cause = dict(said["cause"]) if said is not None and said["status"] == "failed" else _cause_of_exit(ending.exit)
+    cause = dict(said["cause"]) if said is not None and said["status"] == "failed" else cause_of_exit(ending.exit)
+    return _failed(cause, budget, reason="error")
+
+
+def _failed(cause: dict[str, Any], budget: Budget, *, reason: str) -> Decision:
+    """A failure that counts: tried again within the budget."""
     fails = budget.fails + 1
     may_retry = budget.max_failures < 0 or fails <= budget.max_failures
     return Decision(
         "failed",
         "pending" if may_retry else "failed",
-        f"retry after failure {fails}" if may_retry else "error",
+        f"retry after failure {fails}" if may_retry else reason,
         cause,
         fails_up=1,
     )
@@ -86,7 +98,8 @@ def hopeless(text: str) -> Decision:
     return Decision("failed", "failed", "error", {"kind": "no_metric", "type": "NoInput", "text": text}, fails_up=1)
 
 
-def _cause_of_exit(exit_: Exit) -> dict[str, Any]:
+def cause_of_exit(exit_: Exit) -> dict[str, Any]:
+    """Of a process that ended without a last word."""
     if exit_.signal is not None:
         return {"kind": "signal", "signal": exit_.signal, "text": f"killed by signal {exit_.signal}"}
     if exit_.code == 0:

@@ -13,21 +13,26 @@ import select
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowctl.broker.calls import Reply
+from flowctl.broker.cause import Cause
 from flowctl.broker.contact import NoContact
 from flowctl.broker.store import Broker
 from flowctl.dsl.errors import FlowctlError
 from flowctl.dsl.jsonvalue import encode
+from flowctl.dsl.names import shown
 from flowctl.storage.errors import StorageUnreachable
 from flowctl.storage.segment import Segment
 from flowctl.storage.signing import Keyring
 from flowctl.workers import attention, units
 from flowctl.workers.conversation import Conversation
 from flowctl.workers.decision import CANCELLED, Budget, Decision, Ending, decide, hopeless
+from flowctl.workers.devices import Device
+from flowctl.workers.grant import Grant
+from flowctl.workers.holdings import Holdings
 from flowctl.workers.identity import Identity
 from flowctl.workers.jobs import Jobs
 from flowctl.workers.lease import Lease
@@ -51,14 +56,17 @@ def guard(
     keyring: Keyring,
     home: Path,
     stop_grace_s: float,
+    devices: Sequence[Device] = (),
 ) -> None:
-    """Claims an attempt and carries it to its end; returns at once if it is not ours to run."""
+    """Claims an attempt and carries it to its end; returns at once if it is not ours to run. `devices` are those of
+    the worker, in its order.
+    """
     lease = Lease(broker, unit=unit, epoch=epoch)
     with units.taken(identity.units, unit=unit, epoch=epoch, nonce=lease.fence.nonce):
         claimed = lease.claim(boot=identity.boot)
         if claimed is None:
             return
-        log.info("%s begins, attempt %s", unit, claimed.attempt)
+        log.info("%s begins, attempt %s", shown(unit), claimed.attempt)
         folder = identity.folder / f"{identity.boot}-{lease.fence.nonce}"
         try:
             folder.mkdir(mode=0o700)
@@ -70,13 +78,14 @@ def guard(
                 home=home,
                 folder=folder,
                 stop_grace_s=stop_grace_s,
+                devices=devices,
             ).carry()
         except OSError as error:  # this machine cannot carry it now: no disk, no descriptors, no processes
-            log.exception("cannot carry %s", unit)
+            log.exception("cannot carry %s", shown(unit))
             reason = f"worker {identity.worker} cannot carry it: {error}"
             _publish(lambda: broker.calls.trial_handback(lease.fence, reason=reason, delay_ms=HANDBACK_DELAY_MS))
         except Exception as error:
-            log.exception("the guardian of %s failed", unit)
+            log.exception("the guardian of %s failed", shown(unit))
             text = f"its guardian on {identity.worker} failed: {type(error).__name__}: {error}"
             _publish(
                 lambda: broker.calls.trial_release(lease.fence, boot=identity.boot, cause="guardian_lost", text=text)
@@ -98,6 +107,7 @@ class Guardian:
         home: Path,
         folder: Path,
         stop_grace_s: float,
+        devices: Sequence[Device] = (),
     ) -> None:
         self.claimed = claimed
         self.lease = lease
@@ -118,6 +128,8 @@ class Guardian:
         self.prepared: Prepared | None = None
         self.refusal: str | None = None
         self.kill_at: float | None = None
+        grant = Grant(claimed.tokens, devices)
+        self.holdings = Holdings(grant, unit=self.fence.unit, epoch=self.fence.epoch, folder=identity.units)
         self.nudges = attention.listen(identity.boot, self.fence.unit)
         self.channel, theirs = socket.socketpair()
         self.channel.setblocking(False)
@@ -126,6 +138,7 @@ class Guardian:
             jobs=self.jobs,
             lease=lease,
             claimed=claimed,
+            grant=grant,
             rows=self.rows,
             folder=folder,
             on_wanted=self._on_wanted,
@@ -133,7 +146,8 @@ class Guardian:
         work = folder / "work"
         work.mkdir()
         mark = f"{identity.boot}/{self.fence.unit}/{self.fence.epoch}/{self.fence.nonce}"
-        self.process = TrialProcess.start(channel_fd=theirs.fileno(), folder=work, mark=mark, env=os.environ)
+        env = grant.environment(os.environ)
+        self.process = TrialProcess.start(channel_fd=theirs.fileno(), folder=work, mark=mark, env=env)
         theirs.close()
 
     def carry(self) -> None:
@@ -141,12 +155,13 @@ class Guardian:
         self.jobs.submit(self._prepare, self._on_prepared)
         try:
             self._watch()
-            self.process.sweep()
+            self._sweep()
             self._drain_output()
             if not self.is_lost:
                 self._close()
         finally:
-            self.process.sweep()
+            self._sweep()
+            self.holdings.close()
             while not self.jobs.is_idle:
                 select.select([self.jobs.fd], [], [], 1.0)
                 self.jobs.collect()
@@ -158,6 +173,7 @@ class Guardian:
     # --- preparation ---
 
     def _prepare(self) -> Prepared:
+        self.holdings.note_devices(trial_pid=self.process.pid)
         bench = Bench(
             broker=self.lease.broker,
             keyring=self.keyring,
@@ -171,7 +187,7 @@ class Guardian:
     def _on_prepared(self, prepared: Prepared | None, error: BaseException | None) -> None:
         if prepared is None:
             if not isinstance(error, FlowctlError | OSError | NoContact):
-                log.error("could not prepare %s", self.fence.unit, exc_info=error)
+                log.error("could not prepare %s", shown(self.fence.unit), exc_info=error)
             blind = isinstance(error, CannotSee | StorageUnreachable)
             where = f"worker {self.identity.worker} cannot see {self.claimed.location}: " if blind else ""
             self.refusal = where + str(error)
@@ -183,6 +199,7 @@ class Guardian:
         if is_over or self.talk.stop_reason is not None or self.is_lost:
             self.process.kill()
         else:
+            self.holdings.begin(prepared.step.policy.enforce, trial_pid=self.process.pid)
             self.talk.begin(prepared, worker=self.identity.worker)
 
     # --- the loop ---
@@ -215,6 +232,7 @@ class Guardian:
             self.talk.outbox.retry_at,
             self.rows.flush_at,
             self.output.flush_at,
+            self.holdings.look_at,
         ]
         due_s = min(at for at in times if at is not None) - time.monotonic()
         return int(min(max(0.0, due_s), LONGEST_WAIT_S) * 1000) + 1
@@ -226,6 +244,8 @@ class Guardian:
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = None
             self.process.kill()
+        if self.holdings.is_exceeded(is_over=self.exit is not None or self.talk.said is not None):
+            self.process.kill()
         self.talk.outbox.pump()
         self.rows.flush_due(now)
         self.output.flush_due(now)
@@ -235,7 +255,7 @@ class Guardian:
             return self.talk.read()
         except ValueError:
             text = "something but flowctl wrote to the trial's channel to its guardian; it was stopped"
-            log.warning("%s: %s", self.fence.unit, text)
+            log.warning("%s: %s", shown(self.fence.unit), text)
             self.talk.said = {
                 "status": "failed",
                 "cause": {"kind": "exception", "type": "BrokenChannel", "text": text},
@@ -252,7 +272,7 @@ class Guardian:
     def _on_wanted(self, word: str) -> None:
         """What the server wants of this attempt, or that the trial has said its last word."""
         if word == "LOST" and not self.is_lost:
-            log.warning("lost %s epoch %s: stopping it", self.fence.unit, self.fence.epoch)
+            log.warning("lost %s epoch %s: stopping it", shown(self.fence.unit), self.fence.epoch)
             self.is_lost = True
             self.lease.renew_at = float("inf")
             self.process.kill()
@@ -300,7 +320,7 @@ class Guardian:
 
     def _note(self, text: str) -> None:
         if text and not self.lease.note:
-            log.warning("%s %s", self.fence.unit, text)
+            log.warning("%s %s", shown(self.fence.unit), text)
         self.lease.note = text
 
     def _trim_rows(self, seq: int) -> None:
@@ -310,6 +330,17 @@ class Guardian:
             return  # a row that stays in the tail is merged by its fence and number
 
     # --- the end ---
+
+    def _sweep(self) -> None:
+        """Removes what is left of the tree; then, in the storage thread, waits until its devices are free of it."""
+        pids = self.holdings.processes(self.process.pid)
+        self.process.sweep()
+        if pids:
+            self.jobs.submit(lambda: self.holdings.await_devices(pids), self._on_devices)
+
+    def _on_devices(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("%s: could not see whether its devices are free", shown(self.fence.unit), exc_info=error)
 
     def _settle(self, until: Callable[[], bool]) -> bool:
         """Goes on renewing until a condition holds: True. False when nobody waits for it any more: the attempt is lost;
@@ -354,6 +385,7 @@ class Guardian:
             metric=prepared.step.metric,
             has_metric=self.rows.has_metric,
             metric_names=tuple(self.rows.names),
+            over_limit=self.holdings.over_limit,
         )
         decision = decide(ending, Budget(prepared.step.policy.max_failures, self.claimed.fails))
         if prepared.missing is not None and self.talk.stop_reason is None:
@@ -413,8 +445,11 @@ class Guardian:
 
     def _finish(self, decision: Decision) -> None:
         last = "" if self.rows.last is None else json.dumps(self.rows.last, separators=(",", ":"))
-        text = "" if decision.cause is None else f": {decision.cause.get('type', '')} {decision.cause['text']}".rstrip()
-        log.info("%s %s (%s)%s", self.fence.unit, decision.outcome, decision.reason, text)
+        cause = Cause.of(decision.cause).headline() if decision.cause is not None else ""
+        said = cause.removeprefix(f"{decision.outcome}: ")
+        text = "" if said in ("", decision.outcome, decision.reason) else f": {said}"
+        why = "" if decision.reason in (decision.outcome, "error") else f" ({decision.reason})"
+        log.info("%s %s%s%s", shown(self.fence.unit), decision.outcome, why, text)
         _publish(
             lambda: self.calls.trial_finish(
                 self.fence,
@@ -429,7 +464,7 @@ class Guardian:
         )
 
     def _hand_back(self, reason: str, *, delay_ms: int = 0, is_counted: bool = False) -> None:
-        log.info("%s goes back to pending: %s", self.fence.unit, reason)
+        log.info("%s goes back to pending: %s", shown(self.fence.unit), reason)
         _publish(lambda: self.calls.trial_handback(self.fence, reason=reason, delay_ms=delay_ms, counted=is_counted))
 
     def _adopt(self, prepared: Prepared) -> None:

@@ -64,7 +64,11 @@ def take(home: Path, *, name: str | None, scope_of: Callable[[str], str | None])
 
 
 def machine_id() -> str:
-    """What tells this machine from another: its boot's id where the system has one, else the host name."""
+    """What tells this machine from another: FLOWCTL_MACHINE, else its boot's id where the system has one, else the host
+    name.
+    """
+    if os.environ.get("FLOWCTL_MACHINE"):
+        return os.environ["FLOWCTL_MACHINE"]
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -7,7 +7,7 @@ import time
 from flowctl.broker.calls import Fence
 from flowctl.broker.contact import NoContact
 from flowctl.broker.store import Broker
-from flowctl.workers.preparation import Claimed
+from flowctl.workers.preparation import BundleGrant, Claimed
 
 RETRY_S = 1.0
 log = logging.getLogger("flowctl")
@@ -50,6 +50,8 @@ class Lease:
             location=str(value["location"]),
             token=str(value["token"]),
             is_first=self.fence.epoch == 1 and value["attempt"] == 1,
+            tokens={str(name): int(n) for name, n in (value.get("tokens") or {}).items()},
+            bundles=tuple(BundleGrant.from_reply(bundle) for bundle in value.get("bundles") or ()),
         )
 
     def renew(self) -> str:

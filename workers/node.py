@@ -6,10 +6,12 @@ nothing with it but files.
 """
 
 import contextlib
+import json
 import logging
 import os
 import queue
 import random
+import secrets
 import signal
 import sys
 import threading
@@ -18,6 +20,7 @@ from functools import partial
 from importlib import metadata
 from typing import Any, ClassVar
 
+from flowctl.broker.calls import HostFence
 from flowctl.broker.contact import NoContact
 from flowctl.broker.settings import Settings, expand_join
 from flowctl.broker.store import Broker, revive
@@ -25,8 +28,10 @@ from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.errors import FlowctlError, RefusedError
 from flowctl.storage.signing import Keyring
 from flowctl.workers import attention, identity, preparation, template, tree, units
+from flowctl.workers.burial import Burials
 from flowctl.workers.guardian import guard
-from flowctl.workers.offers import Offers, offers
+from flowctl.workers.host_guardian import guard_host
+from flowctl.workers.offers import Offers, offer_text, offers, taken_by_others
 from flowctl.workers.runs.chores import Chores
 
 BEAT_S = 1.0
@@ -55,12 +60,13 @@ class Node:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._brokers: dict[int, Broker] = {}
+        self._burials = Burials(who)
 
     @classmethod
     def start(cls, settings: Settings, *, who: identity.Identity, task: Any, slots: int) -> "Node":
         """Checks key, offers and message; says nothing to the server yet. Raises FlowctlError."""
         keyring = Keyring.from_env(expand_join(os.environ), settings.home, create=not settings.broker_url)
-        offered = offers(settings.resources, slots=slots)
+        offered = offers(settings.resources, slots=slots, labels=settings.labels)
         message = template.make(task, queue=who.queue)
         node = cls(settings=settings, who=who, keyring=keyring, offered=offered, message=message, slots=slots)
         tree.hide_environment()
@@ -84,8 +90,8 @@ class Node:
 
     # --- in a pool process ---
 
-    def guard(self, unit: str, epoch: int) -> None:
-        """Runs one attempt; called by the Celery task."""
+    def guard(self, unit: str, epoch: str) -> None:
+        """Runs one attempt, or what another one hosts here (`EPOCH#BUNDLE.NUMBER`); called by the Celery task."""
         # A signal to the whole process group is the worker's to answer: it drains, and tells its guardians.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tree.become_subreaper()
@@ -96,21 +102,29 @@ class Node:
             except FlowctlError as error:
                 log.warning("cannot reach the server: %s", error)
                 time.sleep(0.5)
-        guard(
-            unit=unit,
-            epoch=epoch,
+        attempt, _, host = epoch.partition("#")
+        if host:
+            bundle, _, number = host.partition(".")
+            fence = HostFence(unit, int(attempt), int(bundle), int(number), secrets.token_hex(8))
+            carry = partial(guard_host, fence)
+        else:
+            carry = partial(guard, unit=unit, epoch=int(attempt))
+        carry(
             identity=self.identity,
             broker=broker,
             keyring=self.keyring,
             home=self.settings.home,
             stop_grace_s=self.settings.stop_grace_s,
+            devices=self.offered.devices,
         )
 
     # --- in the worker's own process ---
 
     def begin(self) -> None:
         """Sweeps what an earlier boot of this name left, announces this one, starts the thread."""
-        self._sweep_dead_boots()
+        for note in self.offered.notes:
+            log.info("%s", note)
+        self._burials.sweep_dead_boots()
         self._register(self.broker(), swept=True)
         self._thread = threading.Thread(target=self._live, name="flowctl-node", daemon=True)
         self._thread.start()
@@ -143,18 +157,6 @@ class Node:
         except (FlowctlError, NoContact) as error:
             log.warning("could not say goodbye: %s", error)
 
-    def _sweep_dead_boots(self) -> None:
-        """Holding the name's lock proves that no other boot of it lives; its trial processes go before this one
-        offers anything.
-        """
-        for folder in self.identity.folder.iterdir():
-            boot = folder.name.split("-")[0]
-            if boot != self.identity.boot:
-                swept = tree.sweep_marked(partial(_is_of_boot, boot))
-                if swept:
-                    log.warning("removed %s processes that an earlier start of this worker left", swept)
-                _remove(folder)
-
     def _register(self, broker: Broker, *, swept: bool) -> None:
         who = self.identity
         fields = {
@@ -166,10 +168,13 @@ class Node:
             "queue": who.queue,
             "template": self.message,
             "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-            "keys": _json_list(self.keyring.ids),
+            "keys": json.dumps(self.keyring.ids),
             "slots": str(self.slots),
             "version": metadata.version("flowctl-celery"),
             "only": os.environ.get("FLOWCTL_ONLY_RUN", ""),
+            "labels": json.dumps(self.offered.labels),
+            "devices": json.dumps([device.to_json() for device in self.offered.devices]),
+            "gpu_limit": "" if self.offered.gpu_limit is None else str(self.offered.gpu_limit),
         }
         running = [file.key for file in units.running(who.units)]
         reply = broker.calls.worker_register(
@@ -185,17 +190,13 @@ class Node:
                 f"a worker named '{who.worker}' is known to the server from another machine",
                 cure="give this one a --name of its own",
             )
-        offer = {name: n / 10_000 for name, n in reply.value.items()}
+        offer = {str(name): int(n) for name, n in reply.value.items()}
         self.store_id = broker.store_id
-        log.info("worker %s offers %s", who.worker, ", ".join(f"{name}={n:g}" for name, n in sorted(offer.items())))
-        if offer.get("cpu") == 0 and "cpu" in self.offered.detected:
-            others = [
-                each for each in load_workers(broker.client) if each.machine == who.machine and each.offer.get("cpu")
-            ]
-            log.warning(
-                "all cores of this machine are offered by %s; this worker offers them when that ends",
-                ", ".join(each.worker for each in others) or "a worker that stopped since",
-            )
+        log.info("worker %s offers %s", who.worker, offer_text(offer))
+        here = [each for each in load_workers(broker.client) if each.machine == who.machine and each.boot != who.boot]
+        for text, dimensions in taken_by_others(offer, self.offered).items():
+            others = [each.worker for each in here if any(each.offer.get(name) for name in dimensions)]
+            log.warning("%s", text.format(", ".join(others) or "a worker that stopped since"))
 
     def _live(self) -> None:
         broker: Broker | None = None
@@ -222,7 +223,7 @@ class Node:
                 log.exception("the worker's thread goes on after")
             if self._draining:
                 for file in units.running(self.identity.units):
-                    attention.nudge(self.identity.boot, file.unit, b"p")
+                    attention.nudge(self.identity.boot, file.ear, b"p")
 
     def _sleep(self, timeout_s: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -232,12 +233,11 @@ class Node:
 
     def _beat(self, broker: Broker) -> None:
         files = units.running(self.identity.units)
-        dead = [file for file in files if not file.is_alive()]
-        for file in dead:
-            self._bury(broker, file)
-        alive = [file for file in files if file not in dead]
+        alive = [file for file in files if file.is_alive()]
+        kept = [file for file in files if file not in alive and not self._burials.bury(broker, file)]
         accepting = self._accepting and not self._draining
-        reply = broker.calls.worker_beat(self.identity.boot, accepting=accepting, running=[file.key for file in alive])
+        running = [file.key for file in (*alive, *kept)]
+        reply = broker.beat(self.identity.boot, accepting=accepting, running=running)
         if reply.word == "UNKNOWN":
             log.warning("the server does not know this worker (any more): announcing it again")
             self._register(broker, swept=False)
@@ -247,33 +247,5 @@ class Node:
             self._register(broker, swept=False)
         for name in reply.value.get("attention", []):
             for file in alive:
-                if file.unit == name or file.unit.startswith(f"{name}:"):
-                    attention.nudge(self.identity.boot, file.unit, b"r")
-
-    def _bury(self, broker: Broker, file: units.UnitFile) -> None:
-        """A guardian died: its trial's tree is removed, and then that is said with certainty."""
-        mark = f"{self.identity.boot}/{file.mark}"
-        tree.sweep_marked(lambda found: found == mark)
-        broker.calls.trial_release(
-            units.fence(file),
-            boot=self.identity.boot,
-            cause="guardian_lost",
-            text=f"its guardian on {self.identity.worker} died",
-        )
-        units.remove(self.identity.units, file)
-
-
-def _json_list(items: tuple[str, ...]) -> str:
-    import json
-
-    return json.dumps(list(items))
-
-
-def _remove(folder: Any) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_of_boot(boot: str, mark: str) -> bool:
-    return mark.startswith(f"{boot}/")
+                if name in (file.unit, file.key) or file.unit.startswith(f"{name}:"):
+                    attention.nudge(self.identity.boot, file.ear, b"r")

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from flowctl.storage.run_folder import RunFolder
 from flowctl.storage.signing import Keyring
 from flowctl.storage.trial_reader import TrialReader
 from flowctl.storage.trial_records import Outcome
+from flowctl.workers.devices import Device
+from flowctl.workers.grant import Grant
 from flowctl.workers.runs.inputs import NoInput, resolve
 
 log = logging.getLogger("flowctl")
@@ -39,6 +41,25 @@ PATIENCE_S = 60.0
 
 class CannotSee(UnreachableError):
     """This machine does not see the run's folder: another one may, so nothing is waited for."""
+
+
+@dataclass(frozen=True)
+class BundleGrant:
+    """One bundle of the attempt's placement group: where it is, and what is booked for it there."""
+
+    worker: str
+    machine: str
+    grant: Grant
+
+    @classmethod
+    def from_reply(cls, value: Mapping[str, Any]) -> "BundleGrant":
+        """As the claim's answer says it."""
+        offered = tuple(Device.from_json(device) for device in json.loads(value["devices"] or "[]"))
+        return cls(value["worker"] or "", value["machine"] or "", Grant(value["tokens"], offered))
+
+    def to_json(self) -> dict[str, Any]:
+        """As the trial process is told."""
+        return {"worker": self.worker, "machine": self.machine, **self.grant.context}
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,10 @@ class Claimed:
     """Drawn at submission: tells this run from an earlier one of the same name."""
     is_first: bool
     """No earlier attempt can have left anything: nothing need be read of it."""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """What is booked for it on this worker, in exact units; devices each on their own (`gpu:<id>`)."""
+    bundles: tuple[BundleGrant, ...] = ()
+    """Those of its placement group, the first being its own; empty for a request of one bundle."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class TrialProcess:
     @classmethod
     def start(cls, *, channel_fd: int, folder: Path, mark: str, env: Mapping[str, str]) -> "TrialProcess":
         """Starts the interpreter in `folder`; stdout and stderr come through `output_fd`. `mark` is its
-        FLOWCTL_ATTEMPT.
+        FLOWCTL_ATTEMPT. `env` is the worker's environment as its grant changes it; no secret of it gets through.
         """
         clean = {name: value for name, value in env.items() if name not in SECRETS}
         clean |= {tree.MARK: mark, "PYTHONUNBUFFERED": "1"}

@@ -7,14 +7,17 @@ lasts goes through the guardian; a trial process holds no password and no key.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowctl.dsl.jsonvalue import decode, encode
+from flowctl.workers.bundles import Bundle, pack
 from flowctl.workers.channel import Channel, ChannelClosed
 
 if TYPE_CHECKING:
@@ -39,7 +42,9 @@ class TrialStopped(BaseException):
 
 @dataclass(frozen=True)
 class Context:
-    """Who this attempt is. `resources` in the units of the declaration (cores, devices, …)."""
+    """Who this attempt is, and what it holds. `resources` in the units of the declaration (cores, devices, bytes of
+    memory, …); `devices` as they stand in CUDA_VISIBLE_DEVICES.
+    """
 
     run: str
     step: str
@@ -48,6 +53,9 @@ class Context:
     worker: str
     resources: Mapping[str, float]
     seed: str | None
+    devices: tuple[str, ...] = ()
+    bundles: tuple[Bundle, ...] = ()
+    """Of the attempt's placement group; the first is its own. Empty for a request of one bundle."""
 
 
 @dataclass
@@ -66,6 +74,12 @@ class Session:
     pid: int = field(default_factory=os.getpid)
     reported: set[str] = field(default_factory=set)
     """Those names of `stop` that some row had."""
+    devices: tuple[Mapping[str, Any], ...] = ()
+    """What `wait_for_gpu` must know of the attempt's devices (see grant.py)."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The text of the script's files: it goes along with what a bundle is to run."""
+    is_host: bool = False
+    """It runs for a trial, on a bundle of its placement group: it has no row and no checkpoint of its own."""
 
     def note(self) -> str | None:
         """What the user should know of an attempt that ended well."""
@@ -97,7 +111,10 @@ def current() -> Session | None:
     return _current
 
 
-def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def report(metrics: Mapping[str, Any] = _NOTHING, *, checkpoint: Checkpoint | None = None, **named: NoReturn) -> None:
     """Records one row of metrics, and with it a checkpoint.
 
     metrics: a dictionary of names to numbers, texts, lists or dictionaries of them; numpy and tensor scalars become
@@ -105,6 +122,8 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
     storage. Raises TypeError or ValueError for what cannot be stored, naming the key, and TrialStopped when the
     attempt is to end. Outside of a trial it prints the metrics and returns.
     """
+    if named or metrics is _NOTHING:
+        raise TypeError(f"report takes one dictionary: report({_example(named)})")
     plain = _plain(metrics)
     if checkpoint is not None and not is_checkpoint(checkpoint):
         kind = type(checkpoint).__name__
@@ -115,6 +134,8 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
         return
     if os.getpid() != session.pid:
         raise RuntimeError("report: called in a process that the trial has started; report from the trial's own")
+    if session.is_host:
+        raise RuntimeError("report: called on a bundle; return the values, and report them from the trial")
     if session.metric is not None:
         _check_metric(plain, session.metric)
     session.iteration += 1
@@ -133,6 +154,8 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
     if answer.get("stop"):
         session.stopping = answer["stop"]
         raise TrialStopped(answer["stop"])
+    if not session.stop and not session.stop_functions:
+        return
     held = _stop_condition(session, {**decode(plain), **{key: row[key] for key in AUTOMATIC}})
     if held:
         session.channel.send({"t": "stopping", "reason": held})
@@ -144,7 +167,7 @@ def get_checkpoint() -> Checkpoint | None:
     """The newest checkpoint of this trial: of this attempt if it reported one, else of an earlier one; None if there
     is none.
     """
-    if _current is None:
+    if _current is None or _current.is_host:
         return None
     answer = _ask(_current, {"t": "get_checkpoint"})
     if answer.get("error"):
@@ -173,6 +196,20 @@ def fetch_checkpoint(ref: Mapping[str, Any]) -> Path:
     return Path(answer["path"])
 
 
+def bundles_of(channel: Channel, told: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> tuple[Bundle, ...]:
+    """The bundles as the guardian describes them, with the way to start code on them."""
+
+    def ask(frame: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return channel.ask(frame)
+        except ChannelClosed as error:
+            raise TrialStopped("the guardian of this trial is gone") from error
+
+    return tuple(
+        Bundle.of(index, one, ask=ask, pack=lambda value: pack(value, sources)) for index, one in enumerate(told)
+    )
+
+
 def _ask(session: Session, frame: dict[str, Any]) -> dict[str, Any]:
     try:
         return session.channel.ask(frame)
@@ -187,9 +224,16 @@ def is_checkpoint(value: object) -> bool:
     return isinstance(value, Checkpoint)
 
 
+def _example(named: Mapping[str, object]) -> str:
+    """What was meant by metrics that were given as keywords."""
+    shown = {key: value if isinstance(value, bool | int | float | str) else "…" for key, value in named.items()}
+    return json.dumps(dict(list(shown.items())[:3]) or {"loss": 1}, ensure_ascii=False)
+
+
 def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
-        raise TypeError(f"report: metrics must be a dictionary, not {type(metrics).__name__}")
+        what = f"report: metrics must be a dictionary, not {type(metrics).__name__}"
+        raise TypeError(f'{what}; write report({{"loss": 1}})')
     for key in metrics:
         if not isinstance(key, str):
             raise TypeError(f"report: metric names must be texts, not {key!r} ({type(key).__name__})")

@@ -61,9 +61,14 @@ def sweep_children(*, timeout_s: float = 10.0) -> int:
     return swept
 
 
-def sweep_marked(matches: Callable[[str], bool], *, timeout_s: float = 10.0) -> int:
-    """Kills every process of this user whose mark `matches`, until none is left; counts them."""
-    swept = 0
+def descendants() -> list[int]:
+    """Every process that this one, or one of its descendants, has started and that is not yet reaped."""
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+def sweep_marked(matches: Callable[[str], bool], *, timeout_s: float = 10.0) -> list[int]:
+    """Kills every process of this user whose mark `matches`, until none is left; which those were."""
+    swept = []
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = [
@@ -74,9 +79,14 @@ def sweep_marked(matches: Callable[[str], bool], *, timeout_s: float = 10.0) -> 
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-                swept += 1
+                swept.append(process.pid)
         psutil.wait_procs(found, timeout=1)
     return swept
+
+
+def find_marked(mark: str) -> list[int]:
+    """Every process of this user that carries exactly this mark."""
+    return [process.pid for process in psutil.process_iter() if _mark_of(process) == mark]
 
 
 def _mark_of(process: psutil.Process) -> str:

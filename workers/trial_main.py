@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def main(fd: int, guardian_pid: int) -> None:
@@ -67,14 +66,17 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
     sources: dict[str, str] = {}
     try:
         signal.signal(signal.SIGTERM, on_term)
-        _bound_threads(start["context"]["resources"].get("cpu", 0))
+        is_host = start["kind"] == "host"
         with open(start["payload"], "rb") as file:
-            function, stop_functions, sources = pickle.load(file)
-        if len(sources) > 1:
+            function, stop_functions, sources = (None, (), {}) if is_host else pickle.load(file)
+            inner, sources = pickle.load(file) if is_host else (b"", sources)
+        if is_host or len(sources) > 1:
             from flowctl.workers import script_finder
 
             script_finder.install(sources)
-        context = session.Context(**start["context"])
+        told = {**start["context"], "devices": tuple(start["context"]["devices"])}
+        bundles = session.bundles_of(channel, start.get("bundles", ()), sources)
+        context = session.Context(**told, bundles=bundles)
         current = session.Session(
             channel=channel,
             context=context,
@@ -83,11 +85,16 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
             metric=start["metric"],
             iteration=start["iteration"],
             time_before_s=start["time_before_s"],
+            devices=tuple(start["devices"]),
+            sources=sources,
+            is_host=is_host,
         )
         session.begin(current)
         args = [_resolved(value) for value in decode(start["inputs"])]
         keywords = {name: _resolved(value) for name, value in decode(start["keyword_inputs"]).items()}
-        if start["kind"] == "experiment":
+        if is_host:
+            function, args, keywords = pickle.loads(inner)
+        elif start["kind"] == "experiment":
             args = [Config(decode(start["config"])), *args]
         result = function(*args, **keywords)
         ending = _ending_of_return(start["kind"], result, session, encode)
@@ -113,12 +120,6 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
     return 0 if ending["status"] != "failed" else 1
 
 
-def _bound_threads(cpu: float) -> None:
-    """Numeric libraries start as many threads as the trial has cores, unless the user said otherwise."""
-    for name in _THREADS:
-        os.environ.setdefault(name, str(max(1, int(cpu))))
-
-
 def _ending_of_return(kind: str, result: Any, session: Any, encode: Any) -> dict[str, Any]:
     if kind == "experiment":
         if isinstance(result, dict):
@@ -132,6 +133,8 @@ def _ending_of_return(kind: str, result: Any, session: Any, encode: Any) -> dict
         if note is not None:
             print(f"flowctl: {note}", file=sys.stderr)
         return {"t": "end", "status": "completed", "output": None, "note": note}
+    if kind == "host":
+        return {"t": "end", "status": "completed", "output": encode(result, "the result")}
     if session.is_checkpoint(result):
         return {"t": "end", "status": "completed", "output_checkpoint": str(result.path)}
     return {"t": "end", "status": "completed", "output": encode(result, "the stage's result")}
@@ -157,6 +160,8 @@ def _resolved(value: Any) -> Any:
 def _cause(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     import linecache
     import traceback
+
+    from flowctl.workers.relative_path import hint
 
     for name, source in sources.items():
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -186,5 +191,9 @@ def _cause(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
         "place": place,
         "traceback": trace[-16000:],
     }
+    told = hint(error, frames)
+    if told is not None:
+        sys.stderr.write(f"flowctl: {told}\n")
+        cause["text"] += f"; {told}"
     # half a surrogate pair is text to Python and to nobody else
     return {key: value.encode("utf-8", "backslashreplace").decode() for key, value in cause.items()}

@@ -7,9 +7,10 @@ The worker's own thread reads them: it tells the server what still runs, and not
 import contextlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,11 +26,23 @@ class UnitFile:
     nonce: str
     pid: int
     started: float
+    trial_pid: int = 0
+    """Of its trial process; noted only for an attempt that holds devices."""
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """Its devices as they were before it began (device_release.Before); nothing without devices."""
+    bundle: int = 0
+    """Not 0: it is a host on that bundle, with `number` there."""
+    number: int = 0
 
     @property
     def key(self) -> str:
         """As allocation rows are named."""
-        return f"{self.unit}@{self.epoch}"
+        return f"{self.unit}@{self.epoch}" + (f"#{self.bundle}" if self.bundle else "")
+
+    @property
+    def ear(self) -> str:
+        """The name by which its guardian is nudged."""
+        return self.key if self.bundle else self.unit
 
     @property
     def mark(self) -> str:
@@ -46,22 +59,33 @@ class UnitFile:
             return False
 
 
-def _path(folder: Path, unit: str, epoch: int) -> Path:
-    return folder / f"{unit}@{epoch}.json"
+def _path(folder: Path, unit: str, epoch: int, bundle: int = 0) -> Path:
+    return folder / (f"{unit}@{epoch}" + (f"#{bundle}" if bundle else "") + ".json")
 
 
 @contextlib.contextmanager
-def taken(folder: Path, *, unit: str, epoch: int, nonce: str) -> Iterator[None]:
-    """Says that this process has the attempt, for as long as the block lasts."""
-    path = _path(folder, unit, epoch)
+def taken(folder: Path, *, unit: str, epoch: int, nonce: str, bundle: int = 0, number: int = 0) -> Iterator[None]:
+    """Says that this process has the attempt, or the host, for as long as the block lasts."""
+    path = _path(folder, unit, epoch, bundle)
     fresh = path.with_suffix(f".{os.getpid()}")
-    started = _own_start()
-    fresh.write_text(json.dumps({"unit": unit, "epoch": epoch, "nonce": nonce, "pid": os.getpid(), "started": started}))
+    known: dict[str, Any] = {"unit": unit, "epoch": epoch, "nonce": nonce, "pid": os.getpid(), "started": _own_start()}
+    fresh.write_text(json.dumps({**known, "bundle": bundle, "number": number}))
     fresh.rename(path)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def note_devices(
+    folder: Path, *, unit: str, epoch: int, trial_pid: int, before: Mapping[str, Any], bundle: int = 0
+) -> None:
+    """Adds what must be known to see, after its guardian's death, that its devices are free again."""
+    path = _path(folder, unit, epoch, bundle)
+    known = json.loads(path.read_text())
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps({**known, "trial_pid": trial_pid, "before": dict(before)}))
+    fresh.rename(path)
 
 
 def running(folder: Path) -> list[UnitFile]:
@@ -75,7 +99,7 @@ def running(folder: Path) -> list[UnitFile]:
 
 def remove(folder: Path, file: UnitFile) -> None:
     """Forgets an attempt whose guardian is dead and whose tree is gone."""
-    _path(folder, file.unit, file.epoch).unlink(missing_ok=True)
+    _path(folder, file.unit, file.epoch, file.bundle).unlink(missing_ok=True)
 
 
 _START: dict[int, float] = {}

@@ -1,5 +1,5 @@
 -- Cancels a run: what waits ends now, what is placed ends at its claim, what runs is told through its guardian. Idempotent.
--- uses: fc:tick fc:run:* fc:steps:* fc:step:* fc:stepshapes:* fc:bucket:* fc:buckets fc:boots fc:attention:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:active:*
+-- uses: fc:tick fc:run:* fc:steps:* fc:step:* fc:stepshapes:* fc:bucket:* fc:buckets fc:boots fc:attention:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:active:* fc:limits fc:weights fc:waiting fc:waiting:*
 -- args: run reason
 -- returns: OK state | ENDED state | NOT_FOUND
 -- include: base flow

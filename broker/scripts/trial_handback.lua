@@ -1,9 +1,9 @@
 -- Gives a claimed unit back: uncounted when the guardian could not begin (no storage, no key), counted when its worker drains under it.
 -- A counted one that committed no checkpoint of its own is a loss. The same nonce may say it again.
--- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:active:* fc:deadlines fc:delayed fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:attempts:* fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:leftovers fc:tail:* fc:unacked fc:unacked_index
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:active:* fc:deadlines fc:delayed fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:attempts:* fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:leftovers fc:tail:* fc:unacked fc:unacked_index fc:limits fc:poolused fc:shares fc:timeouts fc:weights fc:attention:* fc:hosts:* fcq.* fc:pools fc:reserve fc:shapes fc:total fc:waiting fc:waiting:* fc:repairs
 -- args: unit epoch nonce reason delay_ms counted
 -- returns: OK pending|failed|cancelled | LOST state
--- include: base tokens flow place lose
+-- include: base tokens flow room gang queue host seat reserve repair place lose
 local unit, epoch, nonce, reason, delay_ms, counted = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 local key, now = 'fc:unit:' .. unit, now_ms()
 local record = as_map(redis.call('HGETALL', key))
@@ -11,8 +11,7 @@ if record.finished == epoch .. '/' .. nonce then return { 'OK', record.state } e
 if record.state ~= 'running' or record.epoch ~= epoch or record.nonce ~= nonce then return { 'LOST', record.state or '' } end
 local run, step, index = split_unit(unit)
 redis.call('HSET', key, 'finished', epoch .. '/' .. nonce)
-unbook(record.boot, unit, epoch)
-store_free(record.boot)
+give_back(unit, record, true)
 leave_rows(unit)
 local is_over, end_reason = false, nil
 if counted then

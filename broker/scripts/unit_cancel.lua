@@ -1,8 +1,8 @@
 -- Cancels one unit: at once while it waits or is placed, through its guardian while it runs.
--- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:bucket:* fc:buckets fc:delayed fc:attention:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:shapes
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:bucket:* fc:buckets fc:delayed fc:attention:* fc:active:* fc:deadlines fc:alloc:* fc:used:* fc:offer:* fc:free fc:failed:* fc:rank:* fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fc:unacked fc:unacked_index fcq.* fc:shapes fc:limits fc:pools fc:poolused fc:reserve fc:shares fc:timeouts fc:total fc:weights fc:hosts:* fc:waiting fc:waiting:* fc:repairs
 -- args: unit dispatch_ms
 -- returns: OK state | ENDED state | NOT_FOUND
--- include: base tokens flow place lose
+-- include: base tokens flow room gang queue host seat reserve repair place lose
 local unit, dispatch_ms = ARGV[1], tonumber(ARGV[2])
 local key, now = 'fc:unit:' .. unit, now_ms()
 local record = as_map(redis.call('HGETALL', key))
@@ -17,9 +17,7 @@ if record.wanted ~= 'cancel' then
   event(run, now, 'wanted', 'unit', unit, 'wanted', 'cancel')
 end
 if record.state == 'pending' then
-  local bucket = run .. ':' .. step .. ':' .. record.shape
-  redis.call('ZREM', 'fc:bucket:' .. bucket, unit)
-  if redis.call('EXISTS', 'fc:bucket:' .. bucket) == 0 then redis.call('ZREM', 'fc:buckets', bucket) end
+  take_out(unit, run, step, record.shape)
   redis.call('ZREM', 'fc:delayed', unit)
   end_unit(unit, run, step, 'pending', 'cancelled', 'cancelled', now)
   check_step(run, step, now)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flowctl.dsl.experiment import experiment
     from flowctl.dsl.flow import flow
     from flowctl.dsl.policy import CheckpointConfig, Retry
+    from flowctl.dsl.request import placement_group
     from flowctl.dsl.space import (
         choice,
         grid,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
         uniform,
     )
     from flowctl.dsl.stage import stage
+    from flowctl.dsl.with_resources import with_resources
     from flowctl.storage.checkpoint import Checkpoint
+    from flowctl.workers.gpu_wait import wait_for_gpu
     from flowctl.workers.session import TrialStopped, get_checkpoint, get_context, report
 
 __all__ = [
@@ -50,6 +53,7 @@ __all__ = [
     "grid",
     "lograndint",
     "loguniform",
+    "placement_group",
     "qlograndint",
     "qloguniform",
     "qrandint",
@@ -60,6 +64,8 @@ __all__ = [
     "report",
     "stage",
     "uniform",
+    "wait_for_gpu",
+    "with_resources",
 ]
 
 _HOMES = {
@@ -75,8 +81,11 @@ _HOMES = {
     "flow": "flowctl.dsl.flow",
     "get_checkpoint": "flowctl.workers.session",
     "get_context": "flowctl.workers.session",
+    "placement_group": "flowctl.dsl.request",
     "report": "flowctl.workers.session",
     "stage": "flowctl.dsl.stage",
+    "wait_for_gpu": "flowctl.workers.gpu_wait",
+    "with_resources": "flowctl.dsl.with_resources",
 }
 
 
@@ -85,7 +94,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'flowctl' has no attribute {name!r}")
     home = _HOMES.get(name, "flowctl.dsl.space")
     value = getattr(import_module(home), name)
-    if name in ("experiment", "flow", "stage"):
+    if name in ("experiment", "flow", "stage", "with_resources"):
         import_module("flowctl.dsl.launcher").provide(import_module("flowctl.deferred").DeferredLauncher())
     globals()[name] = value
     return value

@@ -9,17 +9,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowctl.broker.reading import reading
+from flowctl.broker.reasons import with_lacks
 from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot, take_snapshot
 from flowctl.broker.store import Broker, revive
-from flowctl.broker.view import RunView, failed_units, load_run
+from flowctl.broker.view import RunView, failed_units, load_run, now_ms
+from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.compile import compile_target
-from flowctl.dsl.errors import NotYetError, RefusedError, RunFailed, UnreachableError
+from flowctl.dsl.declaration import MAX_PRIORITY
+from flowctl.dsl.errors import DeclarationError, NotYetError, RefusedError, RunFailed, UnreachableError
 from flowctl.dsl.names import run_id
+from flowctl.dsl.policy import integer, number
 from flowctl.workers.runs.folder import open_folder
 from flowctl.workers.runs.load_results import load_results
 from flowctl.workers.runs.results import Results
 
+MAX_WEIGHT = 1000.0
 POLL_S = 0.5
 
 
@@ -105,8 +110,10 @@ class RunHandle:
             return None
 
     def _failure(self, run: RunView) -> RunFailed:
+        client = self._broker.client
         with reading(self._broker):
-            failed = failed_units(self._broker.client, run.run)
+            failed = failed_units(client, run.run)
+            failed = with_lacks(client, run, failed, load_workers(client), at_ms=now_ms(client))
         causes = [unit.cause for unit in failed if unit.cause is not None]
         texts = Counter(cause.headline() + (f" at {cause.place}" if cause.place else "") for cause in causes)
         top = texts.most_common()
@@ -132,11 +139,23 @@ class Launcher:
         name: str | None = None,
         storage: str | None = None,
         parameters: Mapping[str, str] | None = None,
+        priority: int = 0,
+        weight: float = 1.0,
     ) -> RunHandle:
-        """Compile and submit; returns at once with the handle."""
+        """Compile and submit; returns at once with the handle. `priority` is added to that of each step (higher goes
+        first), `weight` is the run's share beside others of equal priority.
+        """
         settings = Settings.from_env()
         broker = Broker.connect(settings)
-        run = submit_target(target, settings=settings, name=name, storage=storage, parameters=parameters or {})
+        run = submit_target(
+            target,
+            settings=settings,
+            name=name,
+            storage=storage,
+            parameters=parameters or {},
+            priority=priority,
+            weight=weight,
+        )
         return RunHandle(run, broker=broker, settings=settings)
 
     def submit_or_resume(self, target: Any, *, name: str, **options: Any) -> RunHandle:
@@ -174,11 +193,18 @@ def submit_target(
     storage: str | None = None,
     overrides: Mapping[str, str] | None = None,
     parameters: Mapping[str, str] | None = None,
+    priority: int = 0,
+    weight: float = 1.0,
 ) -> str:
     """Compile and submit a target whose script is imported; returns the run's id."""
     from flowctl.workers.runs.submit import submit
 
+    integer(priority, "priority", minimum=-MAX_PRIORITY, maximum=MAX_PRIORITY, cure="higher goes first")
+    if not number(weight, "weight", minimum=0, maximum=MAX_WEIGHT):
+        raise DeclarationError("is 0, must be above 0", place="weight", cure="1 is the share of any other run")
     compiled = compile_target(target, overrides=overrides or {}, parameters=parameters or {})
     module = sys.modules.get(target.function.__module__)
     where = compiled.storage_path if storage is None else storage
-    return submit(compiled, name=name, storage=where, settings=settings, main_module=module)
+    return submit(
+        compiled, name=name, storage=where, settings=settings, main_module=module, priority=priority, weight=weight
+    )

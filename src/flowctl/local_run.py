@@ -5,12 +5,13 @@ from __future__ import annotations
 import platform
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from flowctl.broker.reading import reading
-from flowctl.broker.reasons import Reason, who
+from flowctl.broker.reason import Reason, who
 from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.store import Broker
@@ -46,8 +47,26 @@ class LocalRun:
         """Whether a worker was started for this run."""
         return self._worker is not None
 
+    def others(self) -> list[str]:
+        """The workers, here and elsewhere, that can take the run without the one that was started here."""
+        with reading(self._broker):
+            at_ms = now_ms(self._broker.client)
+            found = load_run(self._broker.client, self.run)
+            workers = load_workers(self._broker.client)
+        if found is None:
+            return []
+        own = (socket.gethostname(), self._worker.pid) if self._worker is not None else None
+        fit = (each for each in workers if each.is_live(at_ms) and each.python == found.python)
+        return [each.worker for each in fit if each.only_run in (None, self.run) and (each.host, each.pid) != own]
+
     def __enter__(self) -> LocalRun:
-        if not self._has_ended() and (self._resources or not self._find()):
+        if self._has_ended():
+            return self
+        here = self._find()
+        if self._resources and here is not None:
+            text = "may take this run's trials too: --resources is what the worker offers that this run starts"
+            print(f"note: worker {here.worker} is up already and {text}", file=sys.stderr)
+        if self._resources or here is None:
             self._worker = LocalWorker.start(self._settings, run=self.run, resources=self._resources)
         return self
 
@@ -126,7 +145,7 @@ def _starting(reason: Reason) -> Reason:
     """What is true while the worker here starts: nobody has to do anything about it."""
     if reason.kind in ("waits_for_steps", "run_cancelled", "delayed"):
         return reason
-    return replace(reason, kind="starting", text="the worker here starts", cure=None)
+    return Reason("starting", "the worker here starts", reason.count, reason.step)
 
 
 def _here(reason: Reason, mine: Sequence[WorkerView]) -> Reason:

@@ -34,7 +34,9 @@ def folder(world: World, tmp_path: Path) -> RunFolder:
     plan = compile_target(experiment(param_space={"x": uniform(0, 1)}, num_samples=TOTAL)(train)).plan
     made = RunFolder(Location.open(tmp_path / "runs"), "r1", keyring())
     made.create({"name": "r1", "token": "t-r1", "created_ms": 1, "python": "3.11"}, plan, {"train": b""})
-    shape, text = shape_of(plan.step("train"), python="3.11", key_id=keyring().key_id)
+    request = plan.step("train").request
+    assert request is not None
+    shape, text = shape_of(request, python="3.11", key_id=keyring().key_id)
     world.create("r1", step_of(total=TOTAL) | {"shape": shape, "shape_json": text})
     world.client.hset("fc:run:r1", "location", made.location.url)
     world.client.zadd("fc:expanding", {"r1:train": world.now_ms()})

@@ -107,6 +107,35 @@ def test_list_and_workers(ask: Ask) -> None:
     assert listed["more"] == 0
     worker = ask("workers")["workers"][0]
     assert (worker["offer"], worker["units"]) == ({"cpu": 1, "slot": 10}, ["r:train:2"])
+    assert (worker["labels"], worker["devices"], worker["reason"]) == ([], [], None)
+
+
+def test_workers_show_labels_devices_and_quarantine(
+    client: Any, sweep: Keys, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = [{"id": "GPU-a", "name": "H200", "memory_mib": 141_000, "visible": "0"}]
+    devices.append({"id": "GPU-b", "name": "H200", "memory_mib": 141_000, "visible": "1"})
+    fields: dict[str, Any] = {"state": "quarantined", "reason": "3 trials in a row failed", "quarantined_ms": 5}
+    offer = {"cpu": TOKEN, "gpu:GPU-a": TOKEN}
+    fields |= {"labels": '["spot", "zone=a"]', "devices": json.dumps(devices)}
+    sweep.add_worker("w2", offer, {"gpu:GPU-a": 5_000}, **fields)
+
+    worker = ask("workers")["workers"][1]
+
+    assert (worker["offer"], worker["used"]) == ({"cpu": 1, "gpu": 1}, {"cpu": 0, "gpu": 0.5})
+    assert (worker["labels"], worker["state"], worker["quarantined_ms"]) == (["spot", "zone=a"], "quarantined", 5)
+    assert [(each["id"], each["offered"], each["used"]) for each in worker["devices"]] == [
+        ("GPU-a", 1, 0.5),
+        ("GPU-b", 0, 0),
+    ]
+    assert run_command(["workers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "gpu 0.5/1" in lines[2] and "spot, zone=a" in lines[2]
+    assert lines[3:] == [
+        "w2: gpu 0 H200 (GPU-a, 141000 MiB): 0.5 of 1 in use",
+        "w2: gpu 1 H200 (GPU-b, 141000 MiB): offered by another worker, or beyond its limit",
+        "w2 is out of service: 3 trials in a row failed; bring it back: flowctl workers --restore w2",
+    ]
 
 
 def test_status_of_a_run(ask: Ask) -> None:
@@ -124,7 +153,10 @@ def test_status_of_a_run(ask: Ask) -> None:
     assert document["failed"] == [
         {"error": "killed by signal 9 (SIGKILL)", "place": None, "count": 1, "trials": ["r/1"]}
     ]
-    assert [reason["kind"] for reason in document["pending"]] == ["busy"]
+    (reason,) = document["pending"]
+    assert (reason["kind"], reason["count"], reason["impossible"], reason["nearest"]) == ("busy", 2, False, "w1")
+    assert reason["lacking"] == {"cpu": {"asked": 1, "offered": 1, "free": 0}}
+    assert [(each["trial"], each["tokens"], each["orphan"]) for each in reason["holders"]] == [("r/2", 1, False)]
     assert document["best"][0]["config"] == {"lr": 0.0, "opt": {"name": "sgd"}}
 
 
@@ -245,6 +277,7 @@ def test_texts_are_printed_without_control_codes(sweep: Keys, capsys: pytest.Cap
         ["results", "--rows"],
         ["best"],
         ["workers"],
+        ["resources"],
     ):
         assert run_command(arguments) == 0
         out = capsys.readouterr().out
@@ -263,7 +296,12 @@ def test_texts_are_printed_without_control_codes(sweep: Keys, capsys: pytest.Cap
         (["logs", "r"], 2, "'r' has several trials; name one, such as r/0"),
         (["best", "--metric", "late"], 2, "mode of 'late' is missing"),
         (["best", "--metric", "lote", "--mode", "max"], 1, "no trial has a finite lote; they reported loss"),
-        (["wait", "r", "--timeout", "0"], 6, "r is still running after 0 s"),
+        (["wait", "r", "--timeout", "0"], 6, "r is still running after 0 s: 2 pending: waits for"),
+        (
+            ["logs", "r/1", "--attempt", "7"],
+            2,
+            "r/1: there is no attempt 7: there was 1 attempt; see them: flowctl status r/1",
+        ),
     ],
 )
 def test_what_is_not_there_is_one_line(
@@ -311,16 +349,52 @@ def test_follow_mode_is_json_lines(client: Any, sweep: Keys, capsys: pytest.Capt
 
     assert run_command(["watch", "--json"]) == 1
 
-    last = check(capsys.readouterr().out.splitlines()[-1])
-    assert last["kind"] == "ended"
+    lines = [check(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1]["kind"] == "ended"
+    assert [each["trial"] for each in lines[-1]["best"]] == ["r/0"]
     from flowctl.broker.view import load_run
     from flowctl.render.lines import event_body
 
     run = load_run(client, "r")
     assert run is not None
     event = read_events(client, "r", "0-0", block_ms=None)[0]
-    assert check(dumps("event", event_body(event, run, worker="w1"), indent=None))["trial"] == "r/1"
+    assert check(dumps("event", event_body(event, run, unit=None, worker="w1"), indent=None))["trial"] == "r/1"
     assert check(dumps("notice", {"run": "r", "at_ms": 1, "text": "x"}))["text"] == "x"
+
+
+def test_logs_and_wait_as_json(client: Any, sweep: Keys, ask: Ask) -> None:
+    log = ask("logs", "r/1")
+    assert (log["trial"], log["attempt"], log["attempts"], log["text"], log["state"]) == ("r/1", 1, 1, "", "failed")
+    assert log["cause"]["headline"] == "killed by signal 9 (SIGKILL)"
+
+    waited = ask("wait", "r", "--timeout", "0", code=6)
+    assert (waited["kind"], [reason["kind"] for reason in waited["pending"]]) == ("run", ["busy"])
+    client.hset("fc:run:r", mapping={"state": "failed", "ended_ms": sweep.now_ms()})
+    assert ask("wait", "r", code=1)["state"] == "failed"
+
+
+def test_the_log_of_one_of_several_attempts_says_which_it_is(
+    client: Any, sweep: Keys, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.hset("fc:unit:r:train:0", "attempts", 2)
+    client.hdel("fc:unit:r:train:2", "cause")
+
+    assert run_command(["logs", "r/0"]) == 0
+    assert run_command(["logs", "r/2"]) == 0
+
+    newest, _, running = capsys.readouterr().err.splitlines()
+    assert newest == "flowctl: attempt 2 of 2; flowctl logs r/0 --attempt 1 shows the first"
+    assert running == "flowctl: r/2 has written nothing yet (running)"
+
+
+def test_what_a_trial_that_waits_again_has_reported_stays_the_best(client: Any, sweep: Keys, ask: Ask) -> None:
+    """After Ctrl-C every trial is pending, and what was found so far is still true."""
+    client.zrem("fc:rank:r:train", "r:train:0")
+    client.hset("fc:step:r:train", "started_ms", 1)
+    client.hset("fc:unit:r:train:4", mapping={"best": "0.25", "best_iteration": 1, "best_metrics": "{}"})
+
+    assert [each["trial"] for each in ask("status")["best"]] == ["r/4"]
+    assert ask("list")["runs"][0]["best"]["value"] == 0.25
 
 
 def test_cancel(client: Any, ask: Ask) -> None:
@@ -331,6 +405,23 @@ def test_cancel(client: Any, ask: Ask) -> None:
         "state": "failed",
         "had_ended": True,
     }
+
+
+def test_pending_too_long_is_told_with_what_lacks(
+    client: Any, sweep: Keys, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """B23: the same text on stderr, and in what is looked at later."""
+    sweep.add_shape({"npu": TOKEN, "slot": TOKEN}, shape="s2")
+    cause = {"kind": "infeasible", "text": "was pending for 10 s"}
+    sweep.add_unit(5, "failed", reason="infeasible", ended_ms=1, cause=cause, shape="s2")
+    client.hset("fc:run:r", mapping={"state": "failed", "ended_ms": sweep.now_ms()})
+    told = "was pending for 10 s: no live worker offers npu (asked 1)"
+
+    for command in ("wait", "watch"):
+        assert run_command([command]) == 1
+        assert capsys.readouterr().err == f"flowctl: r/5: {told}\n"
+    assert ask("status", "r/5")["cause"]["headline"] == told
+    assert told in [group["error"] for group in ask("status")["failed"]]
 
 
 def test_every_schema_is_used_by_a_document() -> None:
@@ -351,6 +442,11 @@ def test_every_schema_is_used_by_a_document() -> None:
         "reports",
         "best",
         "workers",
+        "resources",
+        "demand",
+        "pools",
+        "set",
+        "restored",
         "event",
         "ended",
     }

@@ -233,9 +233,9 @@ def test_a_pass_is_bounded_and_the_next_goes_on(world: World) -> None:
     assert world.count("placed") == 60
 
 
-def test_more_buckets_than_one_pass_looks_at_are_all_served(world: World) -> None:
-    for number in range(300):
-        world.run(f"big-{number}", step_of(cpu=100))
+def test_more_shapes_than_one_pass_looks_at_are_all_served(world: World) -> None:
+    for number in range(600):
+        world.run(f"big-{number}", step_of(cpu=100 + number))
     world.run("small", step_of(cpu=1))
 
     world.boot()

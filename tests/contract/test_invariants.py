@@ -19,7 +19,11 @@ DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "accepting differs": (lambda c: c.hset("fc:boot:b1", "accepting", 0), "its record says 0"),
     "no row in fc:free": (lambda c: c.hdel("fc:free", "b1"), "no row in fc:free"),
     "fc:free of nobody": (lambda c: c.hset("fc:free", "b9", "{}"), "boot b9"),
-    "a row is lost": (lambda c: c.hdel("fc:alloc:b1", "r1:train:0@1"), "r1:train:0 is running on b1, held rows"),
+    "a row is lost": (lambda c: c.hdel("fc:alloc:b1", "r1:train:0@1"), "r1:train:0 is running with 1 bundles"),
+    "a pool's sum differs": (lambda c: c.hset("fc:poolused", "license", 1), "fc:poolused says"),
+    "a share differs": (lambda c: c.hincrby("fc:shares", "r1", 1), "fc:shares says"),
+    "a total differs": (lambda c: c.hincrby("fc:total", "cpu", 1), "fc:total says"),
+    "a shape is not listed": (lambda c: c.delete("fc:waiting"), "fc:waiting and fc:buckets differ"),
     "a row belongs to nobody": (
         lambda c: c.hset("fc:alloc:b1", "r1:train:4@7", '{"v":{},"s":"held"}'),
         "r1:train:4@7 on b1 is held",

@@ -1,5 +1,6 @@
 """Random calls in any order, with lost leases, silent boots, repeats and stale fences between them: the invariants hold
-throughout, no unit is lost, one attempt at a time speaks for a unit, and every run ends once workers keep working.
+throughout, no unit is lost, one attempt at a time speaks for a unit, no device is in two processes at once, and every
+run ends once workers keep working.
 
 WALK_STEPS sets the length of all walks together (default 3000, 500 each), WALK_SEED the first seed, WALK_CHECK_EVERY
 after how many steps the invariants are recomputed (default 5; 1 to find the step that broke one).
@@ -7,6 +8,7 @@ after how many steps the invariants are recomputed (default 5; 1 to find the ste
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 from broker_builder import World, step_of
 
-from flowctl.broker.calls import Fence, Reply
+from flowctl.broker.calls import Fence, HostFence, Reply
 from flowctl.broker.invariants import violations
 from flowctl.dsl.states import RUN_ENDED
 
@@ -25,6 +27,25 @@ WALKS = max(1, int(os.environ.get("WALK_STEPS", "3000")) // STEPS)
 SEED = int(os.environ.get("WALK_SEED", "1"))
 CHECK_EVERY = int(os.environ.get("WALK_CHECK_EVERY", "5"))
 MACHINES = ("m1", "m2")
+DEVICES = ("x", "y", "z")
+GANGS: tuple[dict[str, Any], ...] = (
+    {"bundles": [{"cpu": 1}, {"cpu": 1}], "strategy": "STRICT_SPREAD"},
+    {"bundles": [{}, {"cpu": 1, "license": 1}, {"gpu": 0.5}], "strategy": "PACK"},
+    {"bundles": [{"gpu": 0.4}, {"gpu": 0.6}, {"cpu": 1}], "strategy": "SPREAD"},
+    {"bundles": [{"cpu": 1}, {"gpu": 0.3, "quota": 1}], "strategy": "STRICT_PACK"},
+)
+
+
+@dataclass
+class Host:
+    """Code that a guardian's attempt runs on one of its further bundles."""
+
+    fence: HostFence
+    boot: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.fence.unit}@{self.fence.epoch}#{self.fence.bundle}"
 
 
 @dataclass
@@ -34,6 +55,7 @@ class Guardian:
     fence: Fence
     boot: str
     seq: int = 0
+    devices: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def key(self) -> str:
@@ -53,22 +75,28 @@ class Walk:
     log: list[str] = field(default_factory=list)
     fences: list[tuple[Fence, str]] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
+    hosts: list[Host] = field(default_factory=list)
+    numbers: int = 0
 
     # --- what can happen ---
 
     def register(self) -> None:
         if len(self.boots) >= 5:
             return
-        boot = f"b{len(self.fences)}x{self.rng.randrange(10**6)}"
-        cores = self.rng.choice((1, 2, 4))
-        detects = self.rng.random() < 0.5
+        boot, rng = f"b{len(self.fences)}x{self.rng.randrange(10**6)}", self.rng
+        cores, detects, logical = rng.choice((1, 2, 4)), rng.random() < 0.5, rng.randrange(3)
+        cards = rng.sample(DEVICES, 3) if detects else []
         self.world.register(
             boot,
-            worker=f"w{self.rng.randrange(6)}" if self.rng.random() < 0.3 else f"w-{boot}",
-            machine=self.rng.choice(MACHINES),
-            detected={"cpu": cores} if detects else {},
-            declared={"slot": 3, "license": 1} | ({} if detects else {"cpu": cores}),
-            swept=self.rng.random() < 0.5,
+            worker=f"w{rng.randrange(6)}" if rng.random() < 0.3 else f"w-{boot}",
+            machine=rng.choice(MACHINES),
+            detected={"cpu": cores} | {f"gpu:{card}": 1 for card in cards} if detects else {},
+            declared={"slot": 5, "license": 1}
+            | ({} if detects else {"cpu": cores} | {f"gpu:{index}": 1 for index in range(logical)}),
+            devices=cards or [str(index) for index in range(logical)],
+            gpu_limit=rng.choice((None, 1, 2)) if detects else None,
+            labels=rng.sample(("spot", "zone=a"), rng.randrange(3)),
+            swept=rng.random() < 0.5,
         )
         if self.world.client.zscore("fc:boots", boot) is not None:
             self.boots.append(boot)
@@ -78,23 +106,32 @@ class Walk:
         boot = self.one(self.boots)
         if boot is None:
             return
-        running = [guardian.key for guardian in self.guardians if guardian.boot == boot]
-        self.world.beat(boot, accepting=boot not in self.drained and self.rng.random() < 0.9, running=running)
+        self.world.beat(
+            boot, accepting=boot not in self.drained and self.rng.random() < 0.9, running=self.runs_on(boot)
+        )
 
     def register_again(self) -> None:
         boot = self.one(self.boots)
         if boot is not None:
             record = self.world.client.hgetall(f"fc:boot:{boot}")
-            running = [guardian.key for guardian in self.guardians if guardian.boot == boot]
+            offer = self.world.client.hgetall(f"fc:offer:{boot}")
+            cards = [device["id"] for device in json.loads(record["devices"])]
+            detects, limit = record["detected"] != "{}", record["gpu_limit"]
             self.world.register(
                 boot,
                 worker=record["worker"],
                 machine=record["machine"],
-                detected={"cpu": 2} if record["detected"] != "{}" else {},
-                declared={"slot": 3, "license": 1} | ({} if record["detected"] != "{}" else {"cpu": 4}),
-                running=running,
+                detected={"cpu": 2} | {f"gpu:{card}": 1 for card in cards} if detects else {},
+                declared={"slot": 5, "license": 1}
+                | ({} if detects else {"cpu": 4} | {f"gpu:{card}": 1 for card in cards}),
+                devices=cards,
+                gpu_limit=int(limit) if limit else None,
+                labels=json.loads(record["labels"]),
+                running=self.runs_on(boot),
                 swept=False,
             )
+            kept = self.world.client.hgetall(f"fc:offer:{boot}")
+            assert all(int(n) <= int(kept.get(dim, 0)) for dim, n in offer.items() if dim.startswith("gpu:"))
 
     def leave(self) -> None:
         boot = self.one(self.boots)
@@ -119,14 +156,28 @@ class Walk:
                 kind=self.rng.choice(("stage", "experiment")),
                 max_worker_losses=self.rng.choice((0, 2, -1, "none")),
                 max_failures=self.rng.choice((0, 1, -1)),
-                cpu=self.rng.choice((1, 1, 2)),
-                license=int(self.rng.random() < 0.2),
+                priority=self.rng.choice((0, 0, 1)),
+                max_concurrent=self.rng.choice((None, None, 2)),
+                pending_timeout_ms=self.rng.choice((None, None, 3_600_000)),
+                on_bundle_loss=self.rng.choice(("fail", "repair")),
+                labels=self.rng.choice(((), (), ("spot",), ("!spot",))),
+                **self.request(),
             )
             for i, name in enumerate(names)
         ]
         self.again(lambda: self.world.create(run, *steps))
         self.runs.append(run)
         self.totals |= {(run, step["name"]): step["total"] for step in steps}
+
+    def request(self) -> dict[str, Any]:
+        if self.rng.random() < 0.4:
+            return self.rng.choice(GANGS)
+        return {
+            "cpu": self.rng.choice((1, 1, 2)),
+            "gpu": self.rng.choice((0, 0, 0.3, 0.5, 1, 2)),
+            "license": int(self.rng.random() < 0.2),
+            "quota": 0.5 * (self.rng.random() < 0.2),
+        }
 
     def expand(self) -> None:
         name = self.one(list(self.totals))
@@ -141,8 +192,11 @@ class Walk:
         boot = self.one([boot for boot in self.boots if self.world.client.llen(f"fcq.{boot}")])
         if boot is None:
             return
-        unit, epoch = self.world.messages(boot)[0]
-        self.world.client.rpop(f"fcq.{boot}")
+        message = json.loads(self.world.client.rpop(f"fcq.{boot}"))
+        if "#" in message["epoch"]:
+            self.claim_host(message["unit"], message["epoch"], boot)
+            return
+        unit, epoch = message["unit"], int(message["epoch"])
         fence = Fence(unit, epoch, f"{self.rng.getrandbits(64):016x}")
         self.fences.append((fence, boot))
         reply = self.again(lambda: self.world.calls.trial_claim(fence, boot=boot), same=("CANCELLED", "STALE"))
@@ -150,7 +204,97 @@ class Walk:
             for other in self.guardians:
                 if other.fence.unit == unit:
                     assert self.world.calls.trial_renew(other.fence).word == "LOST", f"two speak for {unit}"
-            self.guardians.append(Guardian(fence, boot))
+            self.begin_process(Guardian(fence, boot), reply)
+
+    def begin_process(self, guardian: Guardian, reply: Reply) -> None:
+        """Its whole devices are in no other process of that machine, whether or not that one's lease was lost."""
+        machine = self.world.client.hget(f"fc:boot:{guardian.boot}", "machine")
+        tokens = {dim: n for dim, n in reply.value["tokens"].items() if dim.startswith("gpu:")}
+        whole = frozenset((machine, dim) for dim, n in tokens.items() if n == 10_000 and dim[4:] in DEVICES)
+        for other in self.guardians:
+            assert not whole & other.devices, f"{guardian.key} is given {whole & other.devices}, {other.key} still runs"
+        guardian.devices = whole
+        self.guardians.append(guardian)
+
+    def start_host(self) -> None:
+        """An attempt with further bundles runs something on one of them."""
+        guardian = self.one([each for each in self.guardians if self.world.field(each.fence.unit, "gang")])
+        if guardian is not None:
+            self.numbers += 1
+            number, bundle = self.numbers, self.rng.randint(1, 2)
+            self.again(
+                lambda: self.world.calls.host_start(guardian.fence, bundle=bundle, number=number, digest="d"),
+            )
+
+    def claim_host(self, unit: str, name: str, boot: str) -> None:
+        epoch, _, rest = name.partition("#")
+        bundle, _, number = rest.partition(".")
+        fence = HostFence(unit, int(epoch), int(bundle), int(number), f"{self.rng.getrandbits(64):016x}")
+        reply = self.again(lambda: self.world.calls.host_claim(fence, boot=boot))
+        if reply.word == "OK":
+            assert not [host for host in self.hosts if host.key == Host(fence, boot).key], f"two on {unit}{name}"
+            self.hosts.append(Host(fence, boot))
+
+    def end_host(self) -> None:
+        host = self.one(self.hosts)
+        if host is not None:
+            self.hosts.remove(host)
+            if self.rng.random() < 0.8:
+                self.again(
+                    lambda: self.world.calls.host_end(host.fence, boot=host.boot, state="completed", result={}),
+                    other="LOST",
+                )
+
+    def renew_host(self) -> None:
+        host = self.one(self.hosts)
+        if host is not None:
+            self.world.calls.host_renew(host.fence)
+
+    def stop_host(self) -> None:
+        host = self.one(self.hosts)
+        if host is not None:
+            by = [each.fence for each in self.guardians if each.fence.unit == host.fence.unit]
+            for fence in by:
+                self.world.calls.host_stop(fence, bundle=host.fence.bundle, number=host.fence.number)
+
+    def outlive(self) -> None:
+        """Bundles that still host something after their attempt may return from the next beat on."""
+        for boot in self.boots:
+            for name, text in self.world.client.hgetall(f"fc:alloc:{boot}").items():
+                row = json.loads(text)
+                if "after" in row:
+                    self.world.client.hset(f"fc:alloc:{boot}", name, json.dumps(row | {"after": 0}))
+
+    def set_pool(self) -> None:
+        name = self.rng.choice(("license", "quota"))
+        self.world.calls.pool_set(name, self.rng.choice((None, 0, 5_000, 10_000, 30_000)))
+
+    def set_run(self) -> None:
+        run = self.one(self.runs)
+        if run is not None:
+            name = self.rng.choice(("max_concurrent_trials", "priority", "weight"))
+            value = {
+                "max_concurrent_trials": self.rng.choice((None, 1, 3)),
+                "priority": self.rng.randint(-1, 1),
+                "weight": 2,
+            }
+            step = self.rng.choice(("", "a")) if name != "weight" else ""
+            self.world.calls.run_set(run, step=step, name=name, value=value[name])
+
+    def age(self) -> None:
+        name = self.one(list(self.totals))
+        if name is not None:
+            unit = f"{name[0]}:{name[1]}:{self.rng.randrange(self.totals[name])}"
+            if self.world.state(unit) == "pending" and self.world.step_state(name[1], run=name[0]) in (
+                "ready",
+                "running",
+            ):
+                self.world.age(unit, self.rng.choice((60_000, 60_000, 3_600_000)))
+
+    def restore(self) -> None:
+        boot = self.one(self.boots)
+        if boot is not None:
+            self.world.calls.worker_restore(boot)
 
     def report(self) -> None:
         guardian = self.one(self.guardians)
@@ -273,6 +417,11 @@ class Walk:
 
     # --- how ---
 
+    def runs_on(self, boot: str) -> list[str]:
+        """Rows of what physically runs there."""
+        there: list[Guardian | Host] = [*self.guardians, *self.hosts]
+        return [each.key for each in there if each.boot == boot]
+
     def one(self, items: list[Any]) -> Any:
         return self.rng.choice(sorted(items, key=str)) if items else None
 
@@ -294,6 +443,7 @@ class Walk:
         gone = [boot for boot in self.boots if boot not in known]
         self.boots = [boot for boot in self.boots if boot in known]
         self.guardians = [guardian for guardian in self.guardians if guardian.boot not in gone]
+        self.hosts = [host for host in self.hosts if host.boot not in gone]
 
     def begin(self) -> None:
         for action in ("register", "register", "register", "submit", "submit", "submit"):
@@ -314,19 +464,24 @@ class Walk:
         client, world = self.world.client, self.world
         for boot in self.boots:
             world.calls.worker_leave(boot, text="goodbye")
-        self.boots, self.guardians = ["last"], []
-        world.boot("last", cpu=8, slot=20, license=2)
+        self.boots, self.guardians, self.hosts = ["last", "spare"], [], []
+        for pool in ("license", "quota"):
+            world.calls.pool_set(pool, 20_000)
+        world.boot("last", machine="one", cpu=8, slot=20, gpu=2, labels=["spot"])
+        world.boot("spare", machine="two", cpu=8, slot=20, gpu=2)
         for _ in range(400):
             if all(world.run_state(run) in RUN_ENDED for run in self.runs):
                 return
-            world.beat("last", running=[guardian.key for guardian in self.guardians])
+            for boot in self.boots:
+                client.hdel(f"fc:boot:{boot}", "quick")
+                world.beat(boot, running=self.runs_on(boot))
             for unit in client.zrange("fc:delayed", 0, -1):
                 world.mature(unit)
             for key in client.zrange("fc:expanding", 0, -1):
                 client.zadd("fc:expanding", {key: 0})
             self.take_expansion()
             world.tick()
-            while client.llen("fcq.last"):
+            while any(client.llen(f"fcq.{boot}") for boot in self.boots):
                 self.claim()
             for guardian in list(self.guardians):
                 world.finish(guardian.fence, "completed")
@@ -360,6 +515,15 @@ ACTIONS = {
     "take_expansion": 4,
     "journal": 2,
     "trim": 1,
+    "start_host": 4,
+    "end_host": 3,
+    "renew_host": 1,
+    "stop_host": 1,
+    "outlive": 2,
+    "set_pool": 2,
+    "set_run": 2,
+    "age": 2,
+    "restore": 1,
 }
 
 

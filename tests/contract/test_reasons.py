@@ -1,13 +1,21 @@
 """Why trials are pending: one reason for each, naming the lacking resource and the nearest worker."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from view_keys import TOKEN, Keys
 
-from flowctl.broker.reasons import Reason, Shape, pending_reasons, reason_for, show_need, show_tokens, unit_reason
-from flowctl.broker.view import load_run, load_units, now_ms
-from flowctl.broker.worker_view import WorkerView, load_workers
+from flowctl.broker.cluster_view import ClusterView
+from flowctl.broker.explain import explain
+from flowctl.broker.reason import KINDS, Lacking, Reason, for_ms
+from flowctl.broker.reasons import pending_reasons, unit_reason, with_lacks
+from flowctl.broker.shape_view import Shape, show_need, show_tokens
+from flowctl.broker.view import failed_units, load_run, load_units, now_ms
+from flowctl.broker.worker_view import load_workers
+from flowctl.dsl.resources import Bundle, Request
 
 NEED = {"cpu": TOKEN, "slot": TOKEN}
 OFFER = {"cpu": 2 * TOKEN, "slot": 10 * TOKEN}
@@ -202,8 +210,317 @@ def test_amounts_read_as_people_write_them() -> None:
     assert show_need({"slot": TOKEN}) == "nothing but a slot"
 
 
-def test_reason_is_a_pure_function_of_shape_and_workers() -> None:
-    shape = Shape(need=NEED, python="3.11", key="k")
-    nobody: list[WorkerView] = []
+def test_reason_is_a_pure_function_of_shape_and_cluster() -> None:
+    shape = Shape(Request((Bundle(NEED),)), python="3.11", key="k")
+    nobody = ClusterView(at_ms=0)
 
-    assert reason_for(shape, nobody, at_ms=0, run="r") == reason_for(shape, nobody, at_ms=99, run="r")
+    assert explain(shape, nobody, run="r") == explain(shape, nobody, run="r")
+
+
+# What no live worker could ever meet
+
+
+def test_resource_that_nobody_offers_is_named_with_what_was_asked(client: Any, keys: Keys) -> None:
+    """B23, in these words."""
+    keys.add_shape({**NEED, "npu": TOKEN})
+    keys.add_worker("w1", OFFER)
+
+    reason = only(client)
+
+    assert (reason.kind, reason.text) == ("impossible", "no live worker offers npu (asked 1)")
+    assert reason.is_impossible and reason.nearest == "w1"
+    assert reason.lacking == {"npu": Lacking(asked=TOKEN, offered=0, free=0)}
+    assert (
+        reason.cure == "start one that does: flowctl worker --resources npu=1, or one for all: flowctl pool set npu=1"
+    )
+
+
+def test_resource_of_a_worker_that_may_not_take_it_is_named_with_why(client: Any, keys: Keys) -> None:
+    keys.add_shape({**NEED, "npu": TOKEN})
+    keys.add_worker("w1", OFFER)
+    keys.add_worker("w2", {**OFFER, "npu": TOKEN}, python="3.12")
+
+    text = "no live worker offers npu (asked 1) that may take it; w2 does, but runs Python 3.12"
+    assert only(client).text == text
+
+
+def test_labels_that_no_accepting_worker_has(client: Any, keys: Keys) -> None:
+    keys.add_shape(NEED, labels=["spot", "!zone=b"])
+    keys.add_worker("w1", OFFER, labels='["zone=a"]')
+    keys.add_worker("w2", OFFER, labels='["spot", "zone=b"]')
+
+    reason = only(client)
+
+    assert (reason.kind, reason.is_impossible) == ("labels", True)
+    assert reason.text == "no accepting worker has the labels it wants (spot, not zone=b)"
+    assert reason.cure == "start one that has: flowctl worker --labels spot"
+    keys.add_worker("w3", OFFER, labels='["spot"]')
+    assert only(client).kind == "placing"
+
+
+def test_one_gpu_above_a_share_must_be_whole_devices_of_one_worker(client: Any, keys: Keys) -> None:
+    keys.add_shape({**NEED, "gpu": 3 * TOKEN})
+    keys.add_worker("w1", {**OFFER, "gpu:a": TOKEN, "gpu:b": TOKEN})
+
+    assert only(client).text == "needs gpu 3; the nearest worker, w1, offers 2"
+    assert only(client).cure == "start one that does: flowctl worker --resources gpu=3"
+
+
+def test_worker_that_would_do_and_is_set_aside_is_no_impossibility(client: Any, keys: Keys) -> None:
+    """B25's kind: capacity that is away for a moment is waited for."""
+    keys.add_shape({**NEED, "npu": TOKEN})
+    keys.add_worker("small", OFFER)
+    keys.add_worker("big", {**OFFER, "npu": TOKEN}, quiet_ms=10_000)
+
+    assert (only(client).kind, only(client).text) == ("lost_contact", "lost contact with big, which could take it")
+    assert not only(client).is_impossible
+    keys.add_worker("big", {**OFFER, "npu": TOKEN}, accepting="0")
+    assert only(client).text == "big, which could take it, has not begun to take work"
+
+
+def test_quarantined_worker_is_named_with_the_command_that_brings_it_back(client: Any, keys: Keys) -> None:
+    since = now_ms(client) - 240_000
+    keys.add_worker("w1", OFFER, state="quarantined", reason="3 trials in a row failed", quarantined_ms=since)
+
+    reason = only(client)
+
+    assert (reason.kind, reason.is_impossible, reason.nearest) == ("quarantined", False, "w1")
+    assert reason.text == "w1 is out of service for 4 min: 3 trials in a row failed"
+    assert reason.cure == "bring it back: flowctl workers --restore w1"
+
+
+# What is full now
+
+
+def test_busy_names_the_largest_holders_and_since_when(client: Any, keys: Keys) -> None:
+    boot = keys.add_worker("w1", {"cpu": 4 * TOKEN, "slot": 10 * TOKEN})
+    keys.book(boot, "digits:train:3", {"cpu": 2 * TOKEN, "slot": TOKEN}, for_ms=245_000)
+    keys.book(boot, "r:train:7", {"cpu": TOKEN, "slot": TOKEN}, for_ms=12_300)
+    keys.book(boot, "r:train:8", {"cpu": TOKEN, "slot": TOKEN}, for_ms=9_000)
+
+    reason = only(client)
+
+    text = "waits for cpu: needs 1, w1 has 0 of 4 free; held by digits/train/3 for 4 min, r/7 for 12 s and 1 more"
+    assert reason.text == text
+    assert [(each.unit, each.units) for each in reason.holders] == [
+        ("digits:train:3", 2 * TOKEN),
+        ("r:train:7", TOKEN),
+        ("r:train:8", TOKEN),
+    ]
+    assert reason.lacking == {"cpu": Lacking(TOKEN, 4 * TOKEN, 0)}
+    assert reason.gist == "waits for cpu: needs 1, w1 has 0 of 4 free"
+
+
+def test_share_of_a_device_is_not_made_of_two(client: Any, keys: Keys) -> None:
+    keys.add_shape({"slot": TOKEN, "gpu": 7_000})
+    boot = keys.add_worker("w1", {**OFFER, "gpu:a": TOKEN, "gpu:b": TOKEN})
+    keys.book(boot, "x:t:0", {"gpu:a": 5_000}, for_ms=1_000)
+    keys.book(boot, "x:t:1", {"gpu:b": 6_000}, for_ms=1_000)
+
+    reason = only(client)
+
+    assert reason.kind == "device"
+    assert reason.text.startswith("needs one GPU with 0.7 free; the freest has 0.5 (on w1); held by x/t/1 for 1 s")
+    assert reason.lacking == {"gpu": Lacking(7_000, TOKEN, 5_000)}
+
+
+def test_whole_devices_must_be_wholly_free(client: Any, keys: Keys) -> None:
+    keys.add_shape({"slot": TOKEN, "gpu": 2 * TOKEN})
+    boot = keys.add_worker("w1", {**OFFER, "gpu:a": TOKEN, "gpu:b": TOKEN})
+    keys.book(boot, "x:t:0", {"gpu:a": 100}, for_ms=1_000)
+
+    assert only(client).text.startswith("needs 2 whole GPUs; w1 has 1 of 2 wholly free; held by x/t/0")
+
+
+def test_pool_in_use_names_its_holders(client: Any, keys: Keys) -> None:
+    keys.add_shape({**NEED, "license": TOKEN})
+    boot = keys.add_worker("w1", {"cpu": 9 * TOKEN, "slot": 9 * TOKEN})
+    client.hset("fc:pools", "license", 2 * TOKEN)
+    keys.book(boot, "x:t:0", NEED, pools={"license": 2 * TOKEN}, for_ms=5_000)
+
+    reason = only(client)
+
+    assert (reason.kind, reason.is_impossible) == ("pool", False)
+    assert reason.text == "waits for the pool license: needs 1, 0 of 2 free; held by x/t/0 for 5 s"
+    client.hset("fc:pools", "license", TOKEN)
+    assert "0 of 1 free, 2 still in use" in only(client).text
+
+
+def test_pool_that_is_too_small_is_impossible_and_names_the_command(client: Any, keys: Keys) -> None:
+    keys.add_shape({**NEED, "license": 3 * TOKEN})
+    keys.add_worker("w1", OFFER)
+    client.hset("fc:pools", "license", 2 * TOKEN)
+
+    reason = only(client)
+
+    assert reason == Reason(
+        "pool",
+        "needs license 3; the pool license has 2 in all",
+        3,
+        "train",
+        "flowctl pool set license=3",
+        True,
+        {"license": Lacking(3 * TOKEN, 2 * TOKEN, 2 * TOKEN)},
+    )
+
+
+@pytest.mark.parametrize(("name", "whose"), [("r:train", "r/train"), ("r", "r")])
+def test_limit_is_named_with_the_command_that_raises_it(client: Any, keys: Keys, name: str, whose: str) -> None:
+    boot = keys.add_worker("w1", {"cpu": 9 * TOKEN, "slot": 9 * TOKEN})
+    keys.book(boot, keys.add_unit(7, "running"), NEED, for_ms=3_000)
+    client.hset("fc:limits", name, 1)
+
+    reason = only(client)
+
+    assert reason.kind == "limit"
+    assert reason.text == f"max_concurrent_trials of {whose} is 1, and 1 runs; held by r/7 for 3 s"
+    assert reason.cure == f"flowctl set {whose} max_concurrent_trials=2"
+
+
+def reserve(client: Any, unit: str, boot: str, tokens: dict[str, int]) -> None:
+    run, step, _ = unit.split(":")
+    parts = [{"boot": boot, "v": tokens}]
+    kept = {"unit": unit, "name": f"{run}:{step}:s9", "run": run, "step": step, "parts": parts, "pools": {}}
+    client.set("fc:reserve", json.dumps({**kept, "ms": now_ms(client) - 61_000}))
+
+
+def test_tokens_kept_for_another_are_told(client: Any, keys: Keys) -> None:
+    boot = keys.add_worker("w1", OFFER)
+    reserve(client, "big:train:0", boot, {"cpu": 2 * TOKEN})
+
+    reason = only(client)
+
+    assert (reason.kind, reason.nearest) == ("reserved", "w1")
+    assert reason.text == "w1 has enough free, but keeps it for big/train/0, for 61 s now"
+    reserve(client, "big:train:0", boot, {"cpu": TOKEN})
+    assert only(client).kind == "placing"
+
+
+def test_worker_kept_for_the_trial_itself_is_told(client: Any, keys: Keys) -> None:
+    keys.add_shape(NEED, shape="s9")
+    client.rename("fc:bucket:r:train:s1", "fc:bucket:r:train:s9")
+    boot = keys.add_worker("w1", OFFER, {"cpu": 2 * TOKEN})
+    reserve(client, "r:train:0", boot, NEED)
+
+    assert only(client).text == "waits for cpu: needs 1, w1 has 0 of 2 free; w1 is kept for it"
+
+
+def test_trial_that_failed_on_a_worker_waits_for_another(client: Any, keys: Keys) -> None:
+    keys.add_worker("w1", OFFER)
+    keys.add_worker("w2", OFFER, {"cpu": 2 * TOKEN})
+    client.hset("fc:unit:r:train:0", "avoid", '["w1"]')
+    client.hset("fc:unit:r:train:1", "avoid", '["w1", "w2"]')
+
+    placing, avoided = reasons(client)
+
+    assert (placing.kind, placing.count) == ("placing", 2)
+    assert (avoided.kind, avoided.count, avoided.nearest) == ("avoided", 1, "w2")
+    told = "failed on w1, so another worker is waited for: waits for cpu: needs 1, w2 has 0 of 2 free"
+    assert avoided.text == told
+    run = load_run(client, "r")
+    assert run is not None
+    unit = load_units(client, run.steps[0], [0])[0]
+    assert unit_reason(client, run, run.steps[0], unit, load_workers(client), at_ms=now_ms(client)).text == told
+
+
+# Gangs
+
+
+def test_strict_spread_counts_machines(client: Any, keys: Keys) -> None:
+    keys.add_shape(NEED, NEED, NEED, strategy="STRICT_SPREAD")
+    for name, machine in (("w1", "m1"), ("w2", "m1"), ("w3", "m2")):
+        keys.add_worker(name, OFFER, machine=machine)
+
+    reason = only(client)
+
+    assert (reason.kind, reason.is_impossible) == ("gang", True)
+    assert reason.text == "STRICT_SPREAD needs 3 machines that offer cpu=1; 2 do"
+    keys.add_worker("w4", OFFER, {"cpu": 2 * TOKEN}, machine="m3")
+    busy = only(client)
+    assert (busy.kind, busy.is_impossible) == ("gang", False)
+    assert busy.text.startswith("bundle 3 of 3 (cpu=1) does not fit beside the others: 2 of 3 find room at once")
+
+
+def test_strict_pack_wants_one_machine(client: Any, keys: Keys) -> None:
+    keys.add_shape({"cpu": 2 * TOKEN}, {"cpu": TOKEN}, strategy="STRICT_PACK")
+    keys.add_worker("w1", OFFER, machine="m1")
+    keys.add_worker("w2", OFFER, machine="m2")
+
+    text = "STRICT_PACK needs one machine that holds all of 2 bundles (cpu=3); the nearest holds 1"
+    assert (only(client).text, only(client).is_impossible) == (text, True)
+    keys.add_worker("w3", OFFER, machine="m2")
+    assert only(client).kind == "placing"
+
+
+def test_packed_gang_names_the_bundle_without_room(client: Any, keys: Keys) -> None:
+    keys.add_shape({"cpu": TOKEN}, {"cpu": 2 * TOKEN})
+    boot = keys.add_worker("w1", {"cpu": 2 * TOKEN, "slot": 9 * TOKEN})
+
+    assert (
+        only(client).text
+        == "the live workers hold 1 of 2 bundles at once, even idle; bundle 1 of 2 (cpu=1) finds no room"
+    )
+    keys.add_worker("w2", {"cpu": TOKEN, "slot": TOKEN}, machine="m2")
+    assert only(client).kind == "placing"
+    keys.book(boot, "x:t:0", {"cpu": TOKEN}, for_ms=2_000)
+    reason = only(client)
+    text = "bundle 2 of 2 (cpu=2): waits for cpu: needs 2, w1 has 1 of 2 free; held by x/t/0 for 2 s"
+    assert (reason.kind, reason.text, reason.is_impossible) == ("gang", text, False)
+
+
+def test_bundle_that_nobody_could_hold_is_named(client: Any, keys: Keys) -> None:
+    keys.add_shape({"cpu": TOKEN}, {"gpu": TOKEN})
+    keys.add_worker("w1", OFFER)
+
+    assert only(client).text == "bundle 2 of 2 (gpu=1): no live worker offers gpu (asked 1)"
+    assert (only(client).kind, only(client).is_impossible) == ("impossible", True)
+
+
+def test_shares_of_devices_are_seated_as_placement_seats_them(client: Any, keys: Keys) -> None:
+    """B26: 0.1 + 0.9 + 0.9 on two devices."""
+    keys.add_shape({"gpu": 1_000}, {"gpu": 9_000}, {"gpu": 9_000})
+    keys.add_worker("w1", {**OFFER, "gpu:0": TOKEN, "gpu:1": TOKEN})
+
+    assert only(client).kind == "placing"
+
+
+# After the end, and as a whole
+
+
+def test_trial_that_was_pending_for_too_long_tells_what_it_lacks(client: Any) -> None:
+    keys = Keys(client)
+    keys.add_run()
+    keys.add_step(total=1)
+    keys.add_shape({**NEED, "npu": TOKEN})
+    cause = {"kind": "infeasible", "text": "was pending for 10 s"}
+    keys.add_unit(0, "failed", cause=cause, reason="infeasible")
+    keys.add_worker("w1", OFFER)
+
+    def told() -> str:
+        run = load_run(client, "r")
+        assert run is not None
+        found = with_lacks(client, run, failed_units(client, "r"), load_workers(client), at_ms=now_ms(client))
+        assert found[0].cause is not None
+        return found[0].cause.headline()
+
+    assert told() == "was pending for 10 s: no live worker offers npu (asked 1)"
+    keys.add_worker("w2", {**OFFER, "npu": TOKEN})
+    assert told() == "was pending for 10 s: cpu 1, npu 1 was not free; it is now"
+
+
+def test_durations_are_one_number() -> None:
+    assert [for_ms(s * 1000) for s in (0, 119, 120, 7199, 7200, 172_800)] == [
+        "0 s",
+        "119 s",
+        "2 min",
+        "119 min",
+        "2 h",
+        "2 days",
+    ]
+
+
+def test_every_kind_of_reason_is_explained() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/resources.md").read_text()
+    section = page.split("## Why does it wait?\n")[1].split("\n## ")[0]
+
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(KINDS)

@@ -174,14 +174,14 @@ def test_a_chunk_that_cannot_be_right_is_refused(
     world.add("r1", first=0, n=1)
     before = world.dump()
 
-    reply = world.calls.trials_add("r1", "train", first=first, n=n, shape=shape or step["shape"])
+    reply = world.calls.trials_add("r1", "train", first=first, groups=[(shape or step["shape"], n)])
 
     assert (reply.word, reply.rest) == answer
     assert world.dump() == before
 
 
 def test_a_chunk_for_nobody_is_refused(world: World) -> None:
-    assert world.calls.trials_add("r9", "train", first=0, n=1, shape="s").word == "NOT_FOUND"
+    assert world.calls.trials_add("r9", "train", first=0, groups=[("s", 1)]).word == "NOT_FOUND"
     assert world.dump() == {}
 
 

@@ -111,6 +111,22 @@ DECLARATIONS = {
     "smaller than a token": declared("resources={'cpu': 0.00001}", "resources.cpu", "0.0001"),
     "resources that are no number": declared("resources={'cpu': float('nan')}", "resources.cpu", "finite"),
     "fraction above a device": declared("resources={'gpu': 1.5}", "resources.gpu", "whole devices"),
+    "memory as words": declared("resources={'memory': '16 apples'}", "resources.memory", "16GiB"),
+    "a list as resources": declared("resources=[{'cpu': 1}]", "resources", "placement_group"),
+    "a function without a configuration": declared("resources=lambda: {}", "resources", "configuration"),
+    "a group of nothing": Bad(
+        script("from flowctl import placement_group\nplacement_group([{}, {}])\n"), ("bad.py:", "bundles[1]", "nothing")
+    ),
+    "unknown strategy": Bad(
+        script("from flowctl import placement_group\nplacement_group([{'cpu': 1}], strategy='PAK')\n"),
+        ("bad.py:", "'PAK'", "did you mean 'PACK'"),
+    ),
+    "no label": declared("labels=['a b']", "labels", "'a b'"),
+    "a label and its opposite": declared("labels=['spot', '!spot']", "labels", "'spot'", "leave one"),
+    "negative concurrency": declared("max_concurrent_trials=-1", "max_concurrent_trials", "0 means no limit"),
+    "priority out of bounds": declared("priority=5000", "priority", "at most 1000"),
+    "no patience": declared("pending_timeout_s=0", "pending_timeout_s", "above 0"),
+    "enforcing what is not asked for": declared("enforce={'memory'}", "enforce", "'memory'", "ask for it"),
     "negative failures": declared("max_failures=-2", "max_failures", "-1"),
     "half a failure": declared("max_failures=1.5", "max_failures", "whole number"),
     "failures as text": declared("max_failures='3'", "max_failures", "whole number"),
@@ -118,9 +134,7 @@ DECLARATIONS = {
     "stop of no condition": declared("stop=5", "stop", '{"epoch": 50}'),
     "object in the space": declared("param_space={'net': {'opt': object()}}", "param_space.net.opt", "object"),
     "set in the space": declared("param_space={'x': {1, 2}}", "param_space.x", "sorted list"),
-    "not yet: a device": declared("resources={'gpu': 1}", "resources.gpu", "not yet"),
     "not yet: a time limit": declared("timeout_s=5", "timeout_s", "not yet", "leave it out"),
-    "not yet: concurrency": declared("max_concurrent_trials=2", "max_concurrent_trials", "not yet"),
 }
 
 COMMANDS = {
@@ -130,6 +144,9 @@ COMMANDS = {
     "--set twice": given("--set", "num_samples=1", "--set", "num_samples=2", words=("num_samples", "twice")),
     "--set no samples": given("--set", "num_samples=0", words=("--set num_samples=0", "at least 1")),
     "--set no number": given("--set", "num_samples=many", words=("--set num_samples=many", "whole number")),
+    "--set negative concurrency": given(
+        "--set", "max_concurrent_trials=-1", words=("--set max_concurrent_trials=-1", "no limit")
+    ),
     "--set negative resources": given("--set", "resources.cpu=-1", words=("--set resources.cpu=-1", "negative")),
     "--set of an unknown step": given("--set", "trial.num_samples=1", words=("--set trial.num_samples=1", "train")),
     "parameter without a flow": given("-p", "size=3", words=("bad.py:", "parameters", "--set")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -58,8 +59,9 @@ def test_name_events_concurrency_and_log_level_are_obeyed(cluster: Cluster) -> N
     cluster.wait(run)
 
     assert cluster.lines("who") == ["bob"] * 3
-    assert cluster.json("workers")["workers"][0]["offer"] == {"cpu": 2, "slot": 3}
-    assert "worker bob offers cpu=2, slot=3" in bob.text()
+    offer = cluster.json("workers")["workers"][0]["offer"]
+    assert (offer["cpu"], offer["slot"]) == (2, 3) and offer["memory"] > 0
+    assert re.search(r"worker bob offers cpu=2, (gpu=\d+, )?memory=\d+[GM]iB, slot=3", bob.text())
     # Somebody who listens is told: the events of this worker are on.
     listener = cluster.client.pubsub()
     listener.psubscribe("*.celeryev/worker.heartbeat")

@@ -6,12 +6,13 @@ Time is never slept through: deadlines are moved to the past by hand.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from flowctl.broker.calls import Calls, Fence, Reply, Times
+from flowctl.broker.calls import NOTHING, Calls, Fence, Reply, Times
 from flowctl.broker.invariants import violations
 from flowctl.broker.keys import unowned
 
@@ -32,11 +33,20 @@ def step_of(
     max_worker_losses: int | str = 3,
     python: str = "3.11",
     key: str = KEY,
-    **need: int,
+    labels: Sequence[str] = (),
+    bundles: Sequence[Mapping[str, Any]] = (),
+    strategy: str = "PACK",
+    priority: int = 0,
+    max_concurrent: int | None = None,
+    pending_timeout_ms: int | None = None,
+    on_bundle_loss: str = "fail",
+    **need: float,
 ) -> dict[str, Any]:
-    """A step as `run_create` takes it; `need` in whole cores and tokens (default: one core)."""
-    vector = {dim: n * CPU for dim, n in (need or {"cpu": 1}).items()} | {"slot": CPU}
-    shape = {"need": vector, "python": python, "key": key}
+    """A step as `run_create` takes it; `need` in cores, devices and tokens, memory in MiB (default: one core).
+
+    A gang has `bundles` instead: needs, each with "labels" of its own if it wants any.
+    """
+    shape, text = shape_of(bundles or [{**(need or {"cpu": 1}), "labels": labels}], strategy, python=python, key=key)
     return {
         "name": name,
         "kind": kind,
@@ -46,8 +56,35 @@ def step_of(
         "mode": mode,
         "max_failures": max_failures,
         "max_worker_losses": max_worker_losses,
-        "shape": "-".join(f"{dim}{n}" for dim, n in sorted(vector.items())) + f"-{python}-{key}",
-        "shape_json": json.dumps(shape, sort_keys=True),
+        "shape": shape,
+        "shape_json": text,
+        "on_bundle_loss": on_bundle_loss,
+        "priority": priority,
+        "max_concurrent": "" if max_concurrent is None else max_concurrent,
+        "pending_timeout_ms": "" if pending_timeout_ms is None else pending_timeout_ms,
+    }
+
+
+def shape_of(
+    bundles: Sequence[Mapping[str, Any]], strategy: str = "PACK", *, python: str = "3.11", key: str = KEY
+) -> tuple[str, str]:
+    """(id, JSON) of a request, with the slot that each bundle takes."""
+    made: list[dict[str, Any]] = [
+        {"need": units({**bundle, "slot": 1}), "labels": list(bundle.get("labels") or ())} for bundle in bundles
+    ]
+    text = json.dumps({"bundles": made, "strategy": strategy, "python": python, "key": key}, sort_keys=True)
+    names = "..".join(
+        "-".join([*(f"{dim}{n}" for dim, n in sorted(bundle["need"].items())), *bundle["labels"]]) for bundle in made
+    )
+    return re.sub(r"[^\w.-]", "_", f"{names}-{strategy}-{python}-{key}"), text
+
+
+def units(amounts: Mapping[str, Any]) -> dict[str, int]:
+    """Tokens as exact units, rounded down: 10,000 to the token, memory in MiB as it is; zeros and texts left out."""
+    return {
+        dim: int(n) if dim == "memory" else int(n * CPU + 1e-6)
+        for dim, n in amounts.items()
+        if isinstance(n, (int, float)) and n
     }
 
 
@@ -77,24 +114,39 @@ class World:
         *,
         worker: str | None = None,
         machine: str | None = None,
-        cpu: int | None = 4,
+        cpu: float | None = 4,
         slot: int = 10,
-        detected: Mapping[str, int] | None = None,
+        gpu: int = 0,
+        gpus: Sequence[str] = (),
+        gpu_limit: int | None = None,
+        labels: Sequence[str] = (),
+        detected: Mapping[str, float] | None = None,
         python: str = "3.11",
         keys: Sequence[str] = (KEY,),
         only: str = "",
         running: Sequence[str] = (),
         swept: bool = True,
         beats: bool = True,
-        **declared: int,
+        **declared: float,
     ) -> str:
-        """A registered boot that accepts; `cpu`, `slot`, `detected` and `declared` in whole tokens."""
+        """A registered boot that accepts; `cpu`, `slot`, `detected` and `declared` in tokens, `memory` in MiB.
+
+        `gpu` logical devices are declared; `gpus` are detected ones, of which it offers at most `gpu_limit`.
+        """
         reply = self.register(
             boot,
             worker=worker or f"worker-{boot}",
             machine=machine or f"machine-{boot}",
-            detected=detected or {},
-            declared={"slot": slot, **({} if cpu is None else {"cpu": cpu}), **declared},
+            detected={**(detected or {}), **{f"gpu:{device}": 1 for device in gpus}},
+            declared={
+                "slot": slot,
+                **({} if cpu is None else {"cpu": cpu}),
+                **{f"gpu:{index}": 1 for index in range(gpu)},
+                **declared,
+            },
+            devices=gpus or [str(index) for index in range(gpu)],
+            gpu_limit=gpu_limit,
+            labels=labels,
             python=python,
             keys=keys,
             only=only,
@@ -113,8 +165,11 @@ class World:
         worker: str,
         machine: str = "m",
         scope: str = "",
-        detected: Mapping[str, int] | None = None,
-        declared: Mapping[str, int] | None = None,
+        detected: Mapping[str, float] | None = None,
+        declared: Mapping[str, float] | None = None,
+        devices: Sequence[str] = (),
+        gpu_limit: int | None = None,
+        labels: Sequence[str] = (),
         python: str = "3.11",
         keys: Sequence[str] = (KEY,),
         only: str = "",
@@ -134,35 +189,46 @@ class World:
             "slots": "10",
             "version": "0",
             "only": only,
+            "labels": json.dumps(sorted(labels)),
+            "devices": json.dumps(
+                [{"id": device, "name": "", "memory_mib": 0, "visible": device} for device in devices]
+            ),
+            "gpu_limit": "" if gpu_limit is None else str(gpu_limit),
         }
         return self.calls.worker_register(
             boot,
             fields=fields,
-            detected={dim: n * CPU for dim, n in (detected or {}).items()},
-            declared={dim: n * CPU for dim, n in (declared or {"slot": 10, "cpu": 4}).items()},
+            detected=units(detected or {}),
+            declared=units(declared or {"slot": 10, "cpu": 4}),
             running=running,
             swept=swept,
         )
 
-    def run(self, run: str = "r1", *steps: dict[str, Any], expand: bool = True) -> str:
+    def run(
+        self, run: str = "r1", *steps: dict[str, Any], expand: bool = True, fields: Mapping[str, float] = NOTHING
+    ) -> str:
         """A created run with all its units; without steps it has one of one unit."""
         plan = steps or (step_of(),)
-        reply = self.create(run, *plan)
+        reply = self.create(run, *plan, fields=fields)
         assert reply.word == "OK", reply
         if expand:
             for step in plan:
                 self.add(run, step["name"], n=step["total"])
         return run
 
-    def create(self, run: str, *steps: dict[str, Any], token: str = "t") -> Reply:
+    def create(
+        self, run: str, *steps: dict[str, Any], token: str = "t", fields: Mapping[str, float] = NOTHING
+    ) -> Reply:
+        """`fields` are of the run's record: priority, weight."""
         for step in steps:
             self._shapes[run, step["name"]] = step["shape"]
+        texts = {name: str(value) for name, value in fields.items()}
         return self.calls.run_create(
-            run, token=f"{token}-{run}", fields={"name": run, "location": "file:///x"}, steps=steps
+            run, token=f"{token}-{run}", fields={"name": run, "location": "file:///x", **texts}, steps=steps
         )
 
     def add(self, run: str, step: str = "train", *, first: int = 0, n: int = 1) -> Reply:
-        return self.calls.trials_add(run, step, first=first, n=n, shape=self._shapes[run, step])
+        return self.calls.trials_add(run, step, first=first, groups=[(self._shapes[run, step], n)])
 
     def running(self, unit: str = "r1:train:0", **more: Any) -> Fence:
         """A placed unit, claimed with a fresh nonce on its boot."""
@@ -180,10 +246,10 @@ class World:
         return self.calls.worker_beat(boot, accepting=accepting, running=alive)
 
     def tick(self, *, limit: int = 50, is_full: bool = True) -> dict[str, Any]:
-        """A tick of a cluster that has ticked just now (no grace), with the full pass of a second that is over."""
+        """A tick of a cluster that has ticked just now (no grace), with all that is due from time to time."""
         self.client.hset("fc:tick", "last_ms", self.now_ms())
         if is_full:
-            self.client.hset("fc:tick", "full_ms", 0)
+            self.client.hset("fc:tick", mapping={"full_ms": 0, "reserve_ms": 0})
         return self.calls.tick(limit=limit).value
 
     def claim(self, fence: Fence, *, boot: str | None = None) -> Reply:
@@ -231,10 +297,26 @@ class World:
         assert self.client.zscore("fc:deadlines", unit) is not None
         self.client.zadd("fc:deadlines", {unit: self.now_ms()})
 
+    def miss(self, unit: str) -> dict[str, Any]:
+        """The unit's deadline passes, and a tick sees it."""
+        self.expire(unit)
+        return self.tick()
+
     def mature(self, unit: str) -> None:
         """Ends the unit's delay."""
         assert self.client.zscore("fc:delayed", unit) is not None
         self.client.zadd("fc:delayed", {unit: self.now_ms()})
+
+    def age(self, unit: str, ms: int) -> None:
+        """The unit has been pending for that long, and its step ready."""
+        assert self.state(unit) == "pending"
+        since, step = self.now_ms() - ms, f"fc:step:{unit.rpartition(':')[0]}"
+        self.client.hset(f"fc:unit:{unit}", "since_ms", since)
+        ready, timeout = self.client.hmget(step, "ready_ms", "pending_timeout_ms")
+        if ready:
+            self.client.hset(step, "ready_ms", min(int(ready), since))
+        if timeout:
+            self.client.zadd("fc:timeouts", {unit: since + int(timeout)})
 
     def silence(self, boot: str, ms: int) -> None:
         """Nothing was heard of the boot for that long."""
@@ -271,6 +353,33 @@ class World:
 
     def used(self, boot: str = "b1", dim: str = "cpu") -> int:
         return int(self.client.hget(f"fc:used:{boot}", dim) or 0)
+
+    def pool_used(self, pool: str) -> int:
+        return int(self.client.hget("fc:poolused", pool) or 0)
+
+    def bundles(self, unit: str = "r1:train:0") -> list[tuple[str, dict[str, int]]]:
+        """What a placed or running unit holds: per bundle the boot and the vector."""
+        placed = self.placement(unit)
+        if placed is None:
+            return []
+        boots = json.loads(self.field(unit, "gang") or "null") or [placed.boot]
+        names = [f"{unit}@{placed.epoch}{f'#{i}' if i else ''}" for i in range(len(boots))]
+        rows = [self.client.hget(f"fc:alloc:{boot}", name) for boot, name in zip(boots, names, strict=True)]
+        return [(boot, json.loads(row)["v"]) for boot, row in zip(boots, rows, strict=True)]
+
+    def devices(self, unit: str = "r1:train:0", *, bundle: int = 0) -> dict[str, int]:
+        """The devices that a bundle of a placed or running unit holds, with the units of each."""
+        _, vector = self.bundles(unit)[bundle]
+        return {dim.partition(":")[2]: n for dim, n in vector.items() if dim.startswith("gpu:")}
+
+    def placed(self, *, run: str = "r1", step: str = "train") -> list[int]:
+        """Indices of the step's units that are placed or running."""
+        prefix = f"{run}:{step}:"
+        return sorted(
+            int(unit.removeprefix(prefix))
+            for unit in self.client.smembers(f"fc:active:{run}")
+            if unit.startswith(prefix)
+        )
 
     def offer(self, boot: str = "b1", dim: str = "cpu") -> int:
         return int(self.client.hget(f"fc:offer:{boot}", dim) or 0)

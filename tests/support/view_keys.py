@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 TOKEN = 10_000
@@ -48,9 +49,19 @@ class Keys:
         return unit
 
     def add_shape(
-        self, need: dict[str, int], *, step: str = "train", shape: str = "s1", python: str = "3.11", key: str = "k"
+        self,
+        *needs: dict[str, int],
+        step: str = "train",
+        shape: str = "s1",
+        python: str = "3.11",
+        key: str = "k",
+        labels: Sequence[str] = (),
+        strategy: str = "PACK",
     ) -> None:
-        self.client.hset("fc:shapes", shape, json.dumps({"need": need, "python": python, "key": key}))
+        """A shape of one bundle or of several."""
+        bundles = [{"need": need, "labels": list(labels)} for need in needs]
+        row = {"bundles": bundles, "strategy": strategy, "python": python, "key": key}
+        self.client.hset("fc:shapes", shape, json.dumps(row))
         self.client.sadd(f"fc:stepshapes:{self.run}:{step}", shape)
 
     def add_worker(
@@ -74,7 +85,19 @@ class Keys:
         self.client.zadd("fc:boots", {boot: last_ms})
         return boot
 
-    def book(self, boot: str, unit: str, tokens: dict[str, int], *, state: str = "held") -> None:
-        self.client.hset(f"fc:alloc:{boot}", f"{unit}@1", json.dumps({"v": tokens, "s": state, "ms": 1}))
+    def book(
+        self,
+        boot: str,
+        unit: str,
+        tokens: dict[str, int],
+        *,
+        state: str = "held",
+        for_ms: int = 0,
+        pools: dict[str, int] | None = None,
+    ) -> None:
+        row = {"v": tokens, "s": state, "ms": self.now_ms() - for_ms, **({"p": pools} if pools else {})}
+        self.client.hset(f"fc:alloc:{boot}", f"{unit}@1", json.dumps(row))
+        for pool, units in (pools or {}).items():
+            self.client.hincrby("fc:poolused", pool, units)
         for dimension, units in tokens.items():
             self.client.hincrby(f"fc:used:{boot}", dimension, units)

@@ -59,7 +59,8 @@ def test_every_command_teaches_with_an_example(entry: object, capsys: pytest.Cap
     assert f"Example: flowctl {name}" in " ".join(capsys.readouterr().out.split())
 
 
-LISTING = ("list", "status", "watch", "results", "best", "workers", "plan", "example", "submit", "run", "cancel")
+READING = ("list", "status", "watch", "results", "best", "resources", "workers", "demand", "plan", "example")
+LISTING = (*READING, "submit", "run", "cancel", "set")
 
 
 @pytest.mark.parametrize("name", LISTING)
@@ -147,6 +148,24 @@ def test_plan_shows_trials_and_shapes(script: Path, capsys: pytest.CaptureFixtur
     assert "1 step, 6 trials" in out
     assert "6 × cpu 1" in out
     assert "sweep_of_six.py:3" in out
+
+
+def test_plan_notes_a_list_of_numbers_that_was_meant_as_a_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = '{"lr": [0.1, 0.01], "layers": [64, 64], "names": ["a", "b"], "grid": grid([1, 2]), "in": {"x": [1, 2]}}'
+    script = tmp_path / "lists_of_numbers.py"
+    script.write_text(
+        f"from flowctl import experiment, grid\n\n\n@experiment(param_space={space})\ndef train(config): ...\n"
+    )
+
+    assert run_command(["plan", str(script)]) == 0
+
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
+    assert notes == [
+        "note: lr is the list [0.1, 0.01] in every trial; to try each: grid([0.1, 0.01])",
+        "note: in/x is the list [1, 2] in every trial; to try each: grid([1, 2])",
+    ]
 
 
 def test_plan_json_is_strict_and_has_its_shape(script: Path, capsys: pytest.CaptureFixture[str]) -> None:

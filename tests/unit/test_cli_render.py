@@ -8,14 +8,16 @@ import pytest
 
 from flowctl.broker.cause import Cause
 from flowctl.broker.event_view import Event
-from flowctl.broker.reasons import Reason
+from flowctl.broker.reason import Reason
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.view import COUNTED, RunView, StepView, UnitView
 from flowctl.broker.worker_view import WorkerView
+from flowctl.cli.here import closing_lines, parting_line
 from flowctl.render.clock import clock, span
 from flowctl.render.failures import group_failures
 from flowctl.render.lines import event_line
 from flowctl.render.status_text import run_text
+from flowctl.render.summary import best_lines, notice_lines, unreported_line
 from flowctl.render.table import cut, number, pairs, table
 
 NOW = 1_700_000_100_000
@@ -221,3 +223,104 @@ def test_causes_survive_json() -> None:
     body = snapshot().failed[0].cause
     assert body is not None
     assert Cause.of(json.loads(json.dumps(body.to_json()))) == body
+
+
+def test_failures_that_differ_by_numbers_alone_are_one_group_where_the_place_is_the_same() -> None:
+    def failed(index: int, text: str, place: str | None = "digits.py:12") -> UnitView:
+        return unit(index, state="failed", cause=Cause(kind="exception", type="E", text=text, place=place))
+
+    alike = [failed(0, "lr=0.1 is too large"), failed(1, "lr=1e-05 is too large"), failed(2, "w1 is too large")]
+    groups = group_failures(run(), alike)
+    assert [group.labels for group in groups] == [("r/0", "r/1"), ("r/2",)]
+    assert groups[0].lines()[0] == "2 × r/0: E: lr=0.1 is too large  at digits.py:12  (the numbers differ)"
+
+    elsewhere = group_failures(run(), [failed(0, "code 1", None), failed(1, "code 2", None)])
+    assert [group.count for group in elsewhere] == [1, 1]
+
+
+def test_no_cause_says_its_outcome_twice() -> None:
+    assert Cause.of({"kind": "cancelled", "text": "cancelled"}).headline() == "cancelled"
+    assert Cause.of({"kind": "preempted", "text": "its worker stopped"}).headline() == "preempted: its worker stopped"
+    assert (
+        Cause.of({"kind": "signal", "signal": 9})
+        .told()
+        .endswith("; often the kernel's out-of-memory killer: see dmesg")
+    )
+    told = event_line(
+        event(kind="step", index=None, to="failed", reason="failed"), run(step(), step("b")), unit=None, worker=None
+    )
+    assert told is not None and told.endswith("step train failed")
+
+
+def test_a_metric_that_nobody_reports_is_noticed_while_trials_run() -> None:
+    typo = snapshot(run=run(step(metric="los")), best={}, active=(unit(0), unit(3, last={})))
+    assert notice_lines(typo) == {"train": "r/0 reports loss; not the metric 'los'; did you mean 'loss'?"}
+
+    assert notice_lines(snapshot()) == {}
+    assert notice_lines(snapshot(run=run(step(metric="other")))) == {}, "some trial has reported it"
+    assert notice_lines(snapshot(best={}, active=(unit(0, last={}),))) == {}
+
+
+def test_what_trials_reported_instead_of_the_metric_is_said_at_the_end() -> None:
+    missing = Cause(kind="no_metric", type="MissingMetric", text="never reported")
+    failed = (unit(1, state="failed", cause=missing, last={"epoch": 1, "loss": 2}),)
+    silent = (unit(1, state="failed", cause=missing, last={}),)
+    los = step(metric="los", state="failed")
+
+    line = unreported_line(snapshot(run=run(los), failed=failed, best={}), los)
+    assert line == "no trial reported 'los'; they reported: epoch, loss; did you mean 'loss'?"
+    nothing = unreported_line(snapshot(run=run(los), failed=silent, best={}), los)
+    assert nothing == "nothing was reported: call report({'los': …}) in the trial"
+
+
+def test_no_finite_value_is_said_where_the_best_would_stand() -> None:
+    over = step(state="completed", counts={**dict.fromkeys(COUNTED, 0), "completed": 4})
+
+    assert best_lines(snapshot(run=run(over), best={}), config_of) == ["no trial has a finite loss"]
+    assert best_lines(snapshot(best={}), config_of) == []
+
+
+def test_closing_lines_name_the_log_of_what_failed_the_run() -> None:
+    stage = step("final", kind="stage", state="failed", metric=None, mode=None)
+    boom = Cause(kind="exception", type="E", text="bad", place="x.py:3")
+    several = run(step(state="completed"), stage, state="failed")
+    failed = (unit(1, state="failed", cause=boom), unit(0, step="final", state="failed", cause=boom))
+
+    lines = closing_lines(snapshot(run=several, failed=failed))
+
+    assert lines == ["failed: r/final: E: bad  at x.py:3", "results: flowctl results r", "log: flowctl logs r/final"]
+    assert closing_lines(snapshot(run=run(state="completed")))[-1] == "log: flowctl logs r/0"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "line"),
+    [
+        (False, ["a"], "detached; the run goes on on worker a; end it: flowctl cancel r"),
+        (False, [], "detached; no worker is up; go on with: flowctl run --attach r"),
+        (True, [], "stopped; go on with: flowctl run --attach r"),
+        (True, list("abcd"), "stopped here; the run goes on on workers a, b, c, …; end it: flowctl cancel r"),
+    ],
+)
+def test_who_leaves_a_run_is_told_what_becomes_of_it(own: bool, others: list[str], line: str) -> None:
+    assert parting_line("r", own=own, others=others) == line
+
+
+def test_live_picture_fits_eighty_columns() -> None:
+    from rich.console import Console
+
+    from flowctl.render.live import picture
+
+    counts = dict(zip(COUNTED, (100, 3, 12, 34, 20, 2), strict=True))
+    metrics = {"loss": 0.123456, "accuracy": 0.98765, "epoch": 3}
+    killed = Cause(kind="signal", signal=9)
+    active = (unit(0, last=metrics, attempts=2, cause=killed, started_ms=NOW - 12_000), unit(11, last=metrics))
+    snap = snapshot(run=run(step(counts=counts, total=171)), active=active)
+    out = io.StringIO()
+
+    Console(file=out, width=80, color_system=None).print(picture(snap, config_of, rows=5, width=80))
+
+    text = out.getvalue()
+    assert "34 completed, 20 failed, 2 cancelled, 12 running, 3 placed, 100 pending of 171" in text
+    row = next(line for line in text.splitlines() if line.startswith("0 "))
+    assert "running (attempt 2)" in row and row.rstrip().endswith("w1      12s")
+    assert "tried again: r/0, after killed by signal 9 (SIGKILL)" in text

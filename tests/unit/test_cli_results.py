@@ -9,6 +9,7 @@ import pytest
 from flowctl.broker.cause import Cause
 from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError
+from flowctl.render.results_text import results_text
 from flowctl.render.strict_json import dumps
 from flowctl.workers.runs.result_table import columns_and_rows, report_columns_and_rows
 from flowctl.workers.runs.results import (
@@ -94,7 +95,7 @@ def test_no_finite_value_is_an_error_of_its_own() -> None:
 
 
 def test_unknown_metric_lists_what_was_reported() -> None:
-    with pytest.raises(NoBest, match="no trial has a finite losss; they reported loss"):
+    with pytest.raises(NoBest, match="no trial has a finite losss; they reported loss; did you mean 'loss'"):
         results(trial(0, [1.0])).get_best("losss", "min")
 
 
@@ -187,3 +188,48 @@ def test_values_that_can_win() -> None:
     assert lookup({"a": {"b": 2}, "c/d": 3}, "a/b") == 2
     assert lookup({"a": {"b": 2}, "c/d": 3}, "c/d") == 3
     assert lookup({"a": 1}, "a/b") is None
+
+
+CAUSE = Cause(kind="exception", type="ValueError", text="a long text that says what was wrong in many words")
+
+
+def of(index: int, values: list[float], **more: Any) -> Any:
+    config = Config({"lr": 0.1 * (index + 1), "optimizer": {"name": "sgd"}, "batch_size": 128})
+    return trial(index, values, config=config, **more)
+
+
+FOUND = results(of(1, [0.5, 0.7]), of(0, [0.9]), of(2, [], status="failed", cause=CAUSE))
+
+
+def test_equal_values_are_said_once_and_trials_are_in_order() -> None:
+    head, *rows, same = results_text(FOUND, None, width=None).splitlines()
+
+    assert head.split("  ") and "best loss" in head
+    assert [row.split()[0] for row in rows] == ["r/0", "r/1", "r/2"]
+    assert "lr=0.2" in rows[1] and "batch_size" not in rows[1]
+    assert rows[1].split("lr=0.2")[1].split() == ["0.5", "loss=0.7"]
+    assert same == "the same in all trials: optimizer/name=sgd batch_size=128"
+
+
+def test_a_single_trial_and_equal_configurations_keep_their_values() -> None:
+    assert "batch_size=128" in results_text(results(of(0, [1.0])), None, width=None).splitlines()[1]
+    twins = results(trial(0, [1.0], config=Config({"x": 1})), trial(1, [1.0], config=Config({"x": 1})))
+    assert results_text(twins, None, width=None).count("x=1") == 2
+
+
+def test_no_line_of_the_table_is_wider_than_the_terminal() -> None:
+    for width in (200, 100, 80, 60):
+        text = results_text(FOUND, None, width=width)
+        table = [line for line in text.splitlines() if line.startswith(("trial", "r/"))]
+        assert len(table) == 4 and max(map(len, table)) <= width, text
+
+    assert "everything: flowctl results r --csv" in results_text(FOUND, None, width=60)
+    assert "too narrow" not in results_text(FOUND, None, width=None)
+
+
+def test_columns_without_anything_are_left_out() -> None:
+    head = results_text(results(of(0, [1.0])), None, width=None).splitlines()[0]
+    assert "error" not in head and "checkpoint" not in head
+
+    checked = results_text(results(of(0, [1.0])), {0: True}, width=None)
+    assert "verified" in checked

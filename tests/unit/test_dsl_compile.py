@@ -17,6 +17,8 @@ from flowctl.dsl.flow import flow
 from flowctl.dsl.overrides import parse_assignments
 from flowctl.dsl.plan import Plan
 from flowctl.dsl.policy import Policy
+from flowctl.dsl.request import placement_group
+from flowctl.dsl.resources import Bundle, Request
 from flowctl.dsl.sample import config_at, configs, sampler
 from flowctl.dsl.space import choice, grid, loguniform, uniform
 from flowctl.dsl.stage import stage
@@ -36,6 +38,18 @@ def at_five(result: Any) -> bool:
     max_failures=2,
 )
 def train(config: Any) -> None: ...
+
+
+def asks(config: Any) -> Any:
+    return {"cpu": config.b}
+
+
+@experiment(param_space={"b": grid([1, 2])}, resources=asks, labels=["spot"])
+def asking(config: Any) -> None: ...
+
+
+@experiment(resources=placement_group([{"cpu": 1}, {"gpu": 0.5}], strategy="SPREAD"), pending_timeout_s=5)
+def grouped(config: Any) -> None: ...
 
 
 @stage
@@ -61,7 +75,8 @@ def test_an_experiment_compiles_to_one_step_with_all_it_declared() -> None:
     assert (compiled.plan.name, compiled.plan.flow, compiled.plan.parameters) == ("train", None, {})
     assert (step.name, step.kind, step.code, step.total, step.num_samples) == ("train", "experiment", "train", 12, 4)
     assert step.place == f"test_dsl_compile.py:{train.function.__code__.co_firstlineno}"
-    assert step.resources == {"cpu": 5000, "license": 10000, "slot": 10000}
+    assert step.request == Request((Bundle({"cpu": 5000, "license": 10000, "slot": 10000}),))
+    assert not step.has_resource_function and compiled.asking == {}
     assert step.policy == Policy(max_failures=2, max_worker_losses=3)
     assert (step.stop, step.stop_functions) == ({"epoch": 50}, 1)
     assert compiled.code["train"].function is train.function and compiled.code["train"].stop == (at_five,)
@@ -75,6 +90,21 @@ def test_a_stage_alone_compiles_to_one_unit() -> None:
     (step,) = compile_target(prepare).plan.steps
 
     assert (step.kind, step.total, step.space, step.stop, step.inputs) == ("stage", 1, None, None, ())
+
+
+@pytest.mark.parametrize("target", [asking, grouped])
+def test_requests_of_every_form_stand_in_the_plan(target: Any) -> None:
+    compiled = compile_target(target)
+    (step,) = compiled.plan.steps
+
+    assert Plan.parse(compiled.plan.canonical()) == compiled.plan
+    if target is asking:
+        assert (step.request, step.has_resource_function, step.labels) == (None, True, ("spot",))
+        assert (compiled.asking["asking"].function, compiled.asking["asking"].labels) == (asks, ("spot",))
+    else:
+        assert step.request is not None and step.request.strategy == "SPREAD"
+        assert not step.has_resource_function and compiled.asking == {}
+    assert compile_target(target).plan.digest == compiled.plan.digest
 
 
 def test_a_plan_reads_back_equal_and_samples_the_same() -> None:
@@ -105,6 +135,9 @@ def test_a_plan_reads_back_equal_and_samples_the_same() -> None:
         lambda data: {**data, "steps": [{**data["steps"][0], "name": "../x"}]},
         lambda data: {**data, "steps": [{**data["steps"][0], "code": "../x"}]},
         lambda data: {**data, "steps": [{**data["steps"][0], "total": -1}]},
+        lambda data: {**data, "steps": [{**data["steps"][0], "request": None}]},
+        lambda data: {**data, "steps": [{**data["steps"][0], "request": {"bundles": [], "strategy": "PACK"}}]},
+        lambda data: {**data, "steps": [{**data["steps"][0], "policy": {"enforce": ["gpu"]}}]},
         lambda data: [],
     ],
 )
@@ -192,6 +225,13 @@ def test_an_override_replaces_a_keyword_or_a_key_of_it() -> None:
             "param_space.opt.mom.1": "null",
             "param_space.b": "[7, 8]",
             "resources.cpu": "2",
+            "resources.gpu": "0.5",
+            "labels": "spot",
+            "max_concurrent_trials": "2",
+            "priority": "-3",
+            "pending_timeout_s": "1.5",
+            "enforce": "cpu",
+            "on_bundle_loss": "repair",
             "metric": "loss",
             "mode": "min",
             "seed": "3",
@@ -203,7 +243,9 @@ def test_an_override_replaces_a_keyword_or_a_key_of_it() -> None:
     (step,) = plan.steps
     assert config_at(step, 0) == {"lr": 0.5, "opt": {"name": "adam", "mom": [0.1, None]}, "b": [7, 8]}
     assert (step.total, step.metric, step.mode, step.seed) == (1, "loss", "min", "3")
-    assert step.resources == {"cpu": 20000, "license": 10000, "slot": 10000}
+    assert step.request == Request((Bundle({"cpu": 20000, "gpu": 5000, "license": 10000, "slot": 10000}, ("spot",)),))
+    assert (step.max_concurrent_trials, step.priority, step.pending_timeout_s) == (2, -3, 1.5)
+    assert (step.policy.enforce, step.policy.on_bundle_loss) == (("cpu",), "repair")
     assert (step.policy.max_failures, step.stop, step.stop_functions) == (-1, {"epoch": 3}, 0)
     assert train.declaration.num_samples == 4
 
@@ -240,6 +282,13 @@ def test_a_stop_key_is_set_where_none_was_declared_and_checked_where_some_were()
         (train, "param_space.b.0", "1", "param_space.b is a grid"),
         (train, "stop.epoch", "1", "stop has no entry 'epoch'"),
         (train, "resources.GPU", "1", "resources has no key 'GPU'"),
+        (train, "resources.gpu", "1.5", "is 1.5; above 1"),
+        (train, "resources", "[1]", "write placement_group"),
+        (train, "max_concurrent_trials", "-1", "is -1, must be at least 0"),
+        (train, "labels", "a b", "'a b' is not a label"),
+        (grouped, "resources.cpu", "2", "replace it whole: --set resources="),
+        (asking, "resources.cpu", "2", "replace it whole: --set resources="),
+        (both, "prepare.max_concurrent_trials", "2", "has no keyword 'max_concurrent_trials'"),
         (train, "train", "1", "'train' is a step"),
         (train, "train.x", "1", "has no keyword 'x'"),
         (both, "prepare.num_samples", "1", "the step 'prepare' has no keyword 'num_samples'"),
@@ -257,8 +306,6 @@ def test_an_override_that_means_nothing_is_refused(target: Any, path: str, text:
 
 
 def test_an_override_of_what_is_not_built_is_refused_as_such() -> None:
-    with pytest.raises(NotYetError, match=r"^--set resources\.gpu=1: is not yet"):
-        compile_target(train, overrides={"resources.gpu": "1"})
     with pytest.raises(NotYetError, match=r"^--set timeout_s=5: is not yet"):
         compile_target(train, overrides={"timeout_s": "5"})
 

@@ -13,6 +13,7 @@ from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError, NotYetError, RefusedError, ScriptError
 from flowctl.dsl.experiment import Experiment, experiment
 from flowctl.dsl.policy import CheckpointConfig, Retry
+from flowctl.dsl.resources import Bundle, Request
 from flowctl.dsl.space import grid
 from flowctl.dsl.stage import Stage, stage
 
@@ -118,7 +119,13 @@ def test_all_built_keywords_are_kept_as_checked_values(tmp_path: Path) -> None:
         seed=7,
         metric="acc",
         mode="max",
-        resources={"cpu": 0.5, "license": 1},
+        resources={"cpu": 0.5, "license": 1, "memory": "2GiB"},
+        labels={"zone": "a"},
+        max_concurrent_trials=2,
+        priority=-5,
+        pending_timeout_s=0.5,
+        enforce={"memory", "cpu"},
+        on_bundle_loss="repair",
         stop={"epoch": 5},
         max_failures=-1,
         max_worker_losses=None,
@@ -126,7 +133,10 @@ def test_all_built_keywords_are_kept_as_checked_values(tmp_path: Path) -> None:
     )(train).declaration
 
     assert (declared.num_samples, declared.seed, declared.metric, declared.mode) == (3, "7", "acc", "max")
-    assert declared.resources == {"cpu": 5000, "license": 10000}
+    need = {"cpu": 5000, "license": 10000, "memory": 2048, "slot": 10000}
+    assert declared.request == Request((Bundle(need, ("zone=a",)),))
+    assert (declared.max_concurrent_trials, declared.priority, declared.pending_timeout_s) == (2, -5, 0.5)
+    assert (declared.policy.enforce, declared.policy.on_bundle_loss) == (("cpu", "memory"), "repair")
     assert declared.stop.limits == {"epoch": 5}
     assert (declared.policy.max_failures, declared.policy.max_worker_losses) == (-1, None)
     assert declared.storage_path == str(tmp_path)
@@ -160,6 +170,25 @@ def test_all_built_keywords_are_kept_as_checked_values(tmp_path: Path) -> None:
         ({"param_space": [1]}, "param_space: is list"),
         ({"param_space": {"layers": {0: 64}}}, "param_space.layers: the key 0"),
         ({"storage_path": 3}, "storage_path: is 3"),
+        ({"labels": 3}, "labels: is 3 (int), not a list of labels"),
+        ({"labels": ["spot", "!spot"]}, "labels: 'spot' is wanted and not wanted"),
+        ({"resources": {"cpu": 1, "labels": ["spot"]}, "labels": ["!spot"]}, "labels: 'spot' is wanted and not wanted"),
+        ({"max_concurrent_trials": -1}, "max_concurrent_trials: is -1, must be at least 0"),
+        ({"max_concurrent_trials": 1.5}, "max_concurrent_trials: is 1.5 (float)"),
+        ({"max_concurrent_trials": True}, "max_concurrent_trials: is True"),
+        ({"priority": 1.5}, "priority: is 1.5"),
+        ({"priority": 1001}, "priority: is 1001, must be at most 1000"),
+        ({"priority": -1001}, "priority: is -1001, must be at least -1000"),
+        ({"pending_timeout_s": 0}, "pending_timeout_s: is 0, must be above 0"),
+        ({"pending_timeout_s": -1}, "pending_timeout_s: is -1"),
+        ({"pending_timeout_s": "5"}, "pending_timeout_s: is '5'"),
+        ({"pending_timeout_s": float("inf")}, "pending_timeout_s: is inf"),
+        ({"enforce": {"memroy"}}, "enforce: 'memroy' cannot be enforced; did you mean 'memory'?"),
+        ({"enforce": {"gpu"}}, "enforce: 'gpu' cannot be enforced"),
+        ({"enforce": 3}, "enforce: is 3 (int)"),
+        ({"enforce": {"memory"}}, "enforce: 'memory' is to be enforced and is not asked for"),
+        ({"on_bundle_loss": "restart"}, 'on_bundle_loss: is \'restart\'; write "fail" or "repair"'),
+        ({"on_bundle_loss": None}, "on_bundle_loss: is None"),
     ],
 )
 def test_what_cannot_be_is_refused_with_file_line_and_keyword(keywords: dict[str, Any], words: str) -> None:
@@ -173,13 +202,9 @@ def test_what_cannot_be_is_refused_with_file_line_and_keyword(keywords: dict[str
 
 
 NOT_YET: dict[str, Any] = {
-    "labels": {"zone": "a"},
     "where": lambda config: True,
     "repeat": 2,
     "points_to_evaluate": [{"lr": 1}],
-    "max_concurrent_trials": 2,
-    "priority": 1,
-    "pending_timeout_s": 5,
     "retry": Retry(delay_s=1),
     "on_oom": lambda config: config,
     "fail_fast": True,
@@ -189,9 +214,7 @@ NOT_YET: dict[str, Any] = {
     "time_budget_s": 5,
     "checkpoint": CheckpointConfig(num_to_keep=1),
     "count_preemption_as_failure": True,
-    "on_bundle_loss": "repair",
     "strict_single_run": True,
-    "enforce": {"memory"},
     "env": {"A": "1"},
     "working_dir": ".",
 }
@@ -210,10 +233,16 @@ def test_every_keyword_that_is_not_built_is_refused_unless_it_is_its_default() -
         any_stage(when=lambda: True)(train)
 
 
-def test_requests_that_are_not_built_are_refused() -> None:
-    for resources in ({"gpu": 1}, {"memory": "1GiB"}, lambda config: {"cpu": 1}):
-        with pytest.raises(NotYetError, match="not yet"):
-            any_experiment(resources=resources)(train)
+@pytest.mark.parametrize("limit", [None, 0])
+def test_no_limit_on_trials_at_once_is_said_in_two_ways(limit: int | None) -> None:
+    assert experiment(max_concurrent_trials=limit)(train).declaration.max_concurrent_trials is None
+
+
+def test_a_stage_has_a_request_an_order_and_a_patience() -> None:
+    declared = stage(resources={"gpu": 1}, labels=["!spot"], priority=3, pending_timeout_s=60)(lambda_free).declaration
+
+    assert declared.request == Request((Bundle({"gpu": 10000, "slot": 10000}, ("!spot",)),))
+    assert (declared.priority, declared.pending_timeout_s, declared.max_concurrent_trials) == (3, 60, None)
 
 
 def test_only_a_plain_function_of_the_configuration_is_decorated() -> None:

@@ -326,7 +326,7 @@ def test_a_plan_is_described_as_text_and_as_a_diagram() -> None:
     assert "train (experiment, test_dsl_flow.py:" in text and "4 trials, cpu=1, after prepare" in text
     assert "2 grid points × 2 samples, seed " in text and "max acc" in text
     assert "5 × cpu=1" in text and "1 × cpu=2" in text and plan.digest in text
-    assert [(shape.count, shape.resources["cpu"]) for shape in shapes(plan)] == [(5, 10000), (1, 20000)]
+    assert [(shape.count, shape.request) for shape in shapes(plan)] == [(5, "cpu=1"), (1, "cpu=2")]
     diagram = mermaid(plan)
     assert diagram.splitlines()[0] == "flowchart TD"
     assert 's1[["train<br/>4 trials<br/>cpu=1"]]' in diagram

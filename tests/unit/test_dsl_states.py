@@ -3,7 +3,7 @@
 import pytest
 
 from flowctl.dsl import states
-from flowctl.dsl.states import RunState, StepState, TrialState, is_allowed, sources
+from flowctl.dsl.states import BootState, RunState, StepState, TrialState, is_allowed, sources
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,14 @@ def test_the_table_allows_what_the_design_draws() -> None:
     assert not is_allowed(TrialState.COMPLETED, TrialState.RUNNING)
     assert not is_allowed(StepState.WAITING, StepState.RUNNING)
     assert not is_allowed(RunState.RUNNING, RunState.RUNNING)
+
+
+def test_quarantine_is_left_by_a_person_or_for_good() -> None:
+    assert sources(BootState.QUARANTINED) == (BootState.UP,)
+    assert sources(BootState.UP) == (BootState.QUARANTINED,)
+    assert is_allowed(BootState.QUARANTINED, BootState.DRAINING)
+    assert is_allowed(BootState.QUARANTINED, BootState.GONE)
+    assert not is_allowed(BootState.DRAINING, BootState.QUARANTINED)
 
 
 def test_a_state_reads_as_its_word_on_every_python() -> None:

@@ -25,6 +25,7 @@ NAMES = [
     "grid",
     "lograndint",
     "loguniform",
+    "placement_group",
     "qlograndint",
     "qloguniform",
     "qrandint",
@@ -35,6 +36,8 @@ NAMES = [
     "report",
     "stage",
     "uniform",
+    "wait_for_gpu",
+    "with_resources",
 ]
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from flowctl.broker.calls import Times
 from flowctl.broker.errors import SettingError, StateFolderRefused
 from flowctl.broker.join import JoinToken
 from flowctl.broker.settings import SECRETS, VARIABLES, Settings, expand_join, unknown_variables
 from flowctl.broker.state_folder import make_private, state_folder
+from flowctl.broker.store import times_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = JoinToken(broker="redis://:p@h:6379/0", key="ab" * 32, storage="s3://bucket/runs")
@@ -62,6 +64,7 @@ def test_variables_are_read_and_empty_ones_count_as_unset(tmp_path: Path) -> Non
         "FLOWCTL_STORAGE": "s3://b",
         "FLOWCTL_LEASE_TTL_S": "7.5",
         "FLOWCTL_DISPATCH_TIMEOUT_S": "2",
+        "FLOWCTL_RESERVE_AFTER_S": "30",
         "FLOWCTL_RESOURCES": "cpu=2",
         "FLOWCTL_JOIN": "",
     }
@@ -70,6 +73,7 @@ def test_variables_are_read_and_empty_ones_count_as_unset(tmp_path: Path) -> Non
 
     assert (settings.broker_url, settings.storage, settings.resources) == ("redis://h", "s3://b", "cpu=2")
     assert (settings.lease_ttl_s, settings.dispatch_timeout_s, settings.join) == (7.5, 2, None)
+    assert times_of(settings) == Times(lease_ms=7_500, dispatch_ms=2_000, boot_gone_ms=75_000, reserve_ms=30_000)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,7 @@ def test_variables_are_read_and_empty_ones_count_as_unset(tmp_path: Path) -> Non
         ("FLOWCTL_LEASE_TTL_S", "inf"),
         ("FLOWCTL_LEASE_TTL_S", "soon"),
         ("FLOWCTL_DISPATCH_TIMEOUT_S", "0"),
+        ("FLOWCTL_RESERVE_AFTER_S", "0.5"),
         ("FLOWCTL_BROKER_URL", "ftp://h"),
         ("FLOWCTL_JOIN", "hello"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_folders import RUN, STEP, keyring, make_run, tree
@@ -20,7 +21,7 @@ from flowctl.storage.errors import (
     UnknownKey,
 )
 from flowctl.storage.location import Location
-from flowctl.storage.run_folder import RunFolder
+from flowctl.storage.run_folder import RunFolder, TrialShard
 
 
 def reopened(root: Path, run: str = RUN, key: str | None = None) -> RunFolder:
@@ -39,6 +40,60 @@ def test_created_run_reads_back(tmp_path: Path) -> None:
     assert folder.load_payload("train") == b"code"
     assert folder.load_payload("train.stop") == b"more"
     assert tree(tmp_path / RUN) == ["payload", "payload/train.pkl", "payload/train.stop.pkl", "plan.json", "run.json"]
+
+
+ASK: dict[str, Any] = {"request": {"bundles": [{"need": {"slot": 10000}, "labels": []}], "strategy": "PACK"}}
+FAILED: dict[str, Any] = {"failed": {"kind": "exception", "type": "ValueError", "text": "half a pair \\udc80"}}
+
+
+def created_with(root: Path, *shards: TrialShard, name: str = RUN) -> RunFolder:
+    folder = reopened(root)
+    folder.create({"name": name}, Plan(name=name, steps=()), {}, shards=shards)
+    return reopened(root)
+
+
+def test_what_trials_ask_for_is_recorded_with_their_configurations(tmp_path: Path) -> None:
+    asks: list[dict[str, Any]] = [ASK, ASK, FAILED, ASK]
+    folder = created_with(tmp_path, TrialShard(STEP, 0, [{"x": i} for i in range(4)], asks))
+
+    assert folder.read_asks(STEP, 0) == asks
+    assert folder.read_shard(STEP, 0) == [{"x": i} for i in range(4)]
+    assert folder.read_config(STEP, 3) == {"x": 3}
+    record = json.loads((tmp_path / RUN / "steps" / STEP / "trials-000000.json").read_text())
+    assert (record["answers"], record["asks"]) == ([ASK, FAILED], [0, 0, 1, 0])
+    with pytest.raises(NotFound):
+        folder.read_asks(STEP, 1)
+    folder.write_shard(STEP, 1, [{"x": 9}])
+    with pytest.raises(NotFound, match="not recorded"):
+        folder.read_asks(STEP, 1)
+
+
+def test_shards_of_a_submission_that_was_cut_short_are_not_the_next_ones(tmp_path: Path) -> None:
+    created_with(tmp_path, TrialShard(STEP, 0, [{"x": 1}], [ASK]), name="one")
+    (tmp_path / RUN / "run.json").unlink()
+
+    folder = created_with(tmp_path, name="two")
+
+    with pytest.raises(NotFound):
+        folder.read_shard(STEP, 0)
+    with pytest.raises(NotFound):
+        folder.read_asks(STEP, 0)
+
+
+def test_a_submission_that_fails_while_shards_are_written_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(StorageRefused, match="1 to 1000"):
+        created_with(tmp_path, TrialShard(STEP, 0, [{"x": 1}], [ASK]), TrialShard(STEP, 1, [], []))
+
+    assert tree(tmp_path) == []
+
+
+def test_a_changed_request_is_not_believed(tmp_path: Path) -> None:
+    created_with(tmp_path, TrialShard(STEP, 0, [{"x": 1}], [ASK]))
+    path = tmp_path / RUN / "steps" / STEP / "trials-000000.json"
+    path.write_text(path.read_text().replace("10000", "20000"))
+
+    with pytest.raises(BadSignature):
+        reopened(tmp_path).read_asks(STEP, 0)
 
 
 def test_folder_without_run_json_is_no_run(tmp_path: Path) -> None:

@@ -96,4 +96,7 @@ def test_a_metric_that_was_never_reported_fails_for_good_and_says_what_was() -> 
 
     assert decision.to == "failed"
     assert decision.cause is not None
-    assert decision.cause["text"] == "never reported the metric 'val_loss'; it reported: epoch, train_loss"
+    assert (
+        decision.cause["text"]
+        == "never reported the metric 'val_loss'; it reported: epoch, train_loss; did you mean 'train_loss'?"
+    )

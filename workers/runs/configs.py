@@ -49,6 +49,17 @@ class ConfigReader:
             return None
         return outcome.output if outcome is not None else None
 
+    def began(self, step: str, index: int) -> dict[int, int | None]:
+        """Per attempt's epoch the iteration of the checkpoint it went on from, None for the start; nothing if it
+        cannot be read.
+        """
+        try:
+            claims = TrialReader(self.folder, step, index).claims()
+        except FlowctlError as error:
+            self.problem = error
+            return {}
+        return {claim.fence.epoch: claim.base.iteration if claim.base is not None else None for claim in claims}
+
     def of_quietly(self, step: str, index: int) -> Mapping[str, Any]:
         """The configuration, or nothing if it cannot be read; for views that have more to show than this."""
         if self.problem is not None:

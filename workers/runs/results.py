@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from flowctl.broker.cause import Cause
 from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError, FlowctlError
+from flowctl.dsl.names import nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -247,7 +248,7 @@ class Results(Sequence[TrialResult]):
         if mode is None:
             mode = self.mode if metric == self.metric else None
         if mode not in ("max", "min"):
-            raise DeclarationError(f"mode of {metric!r} is missing", cure="say max or min")
+            raise DeclarationError(f"mode of {metric!r} is missing", cure="say it: --mode max or --mode min")
         return metric, mode
 
     def _report(self, trial: TrialResult, metric: str, mode: str, scope: str) -> BestReport | None:
@@ -264,7 +265,9 @@ class Results(Sequence[TrialResult]):
         names = sorted({name for trial in candidates for name in trial.metrics})
         if not names or metric in names:
             return None
-        return f"they reported {', '.join(names[:8])}"
+        near = nearest(metric, names)
+        meant = f"; did you mean {near!r}?" if near is not None else ""
+        return f"they reported {', '.join(names[:8])}{meant}"
 
 
 def is_better(value: float, than: float, mode: str) -> bool:

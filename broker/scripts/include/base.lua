@@ -1,6 +1,9 @@
 -- What every script shares: the clock, replies, events, and the one transition table (inserted from dsl/states.py).
 local TRANSITIONS
 
+-- A boot is silent after, a gap between two ticks means an outage, a full pass is due.
+local SILENT_MS, GAP_MS, PASS_MS = 5000, 2500, 1000
+
 local function now_ms()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
@@ -19,6 +22,11 @@ end
 local function split_unit(unit)
   local run, step, index = string.match(unit, '^([^:]+):([^:]+):(%d+)$')
   return run, step, tonumber(index)
+end
+
+-- What could not be placed may be now, on boots whose tokens did not change too: the next full pass looks at all of them.
+local function look_again()
+  redis.call('HSET', 'fc:tick', 'changed', '1')
 end
 
 local function event(run, now, kind, ...)

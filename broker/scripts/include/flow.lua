@@ -1,17 +1,49 @@
 -- Steps and runs: opening what became ready, ending what has ended, skipping what can no longer run.
+local PRIORITY, MAX_STEPS = 2 ^ 40, 100000
+
+-- Buckets from which may be placed are listed twice: all of them, and under their shape, so that a call looks only at buckets of shapes
+-- that fit somewhere.
+local function list_bucket(run, step, shape, order)
+  local name = run .. ':' .. step .. ':' .. shape
+  redis.call('ZADD', 'fc:buckets', order, name)
+  redis.call('ZADD', 'fc:waiting:' .. shape, order, name)
+  redis.call('ZADD', 'fc:waiting', 'LT', order, shape)
+end
+
+local function unlist_bucket(name)
+  local shape = string.match(name, '^[^:]+:[^:]+:(.+)$')
+  redis.call('ZREM', 'fc:buckets', name)
+  if redis.call('ZREM', 'fc:waiting:' .. shape, name) == 1 and redis.call('EXISTS', 'fc:waiting:' .. shape) == 0 then
+    redis.call('ZREM', 'fc:waiting', shape)
+  end
+end
+
+-- A step's place in the order of fc:buckets, by its run's priority and its own, then by submission.
+local function order_step(run, step, number)
+  local key = 'fc:step:' .. run .. ':' .. step
+  local order = number - (count('fc:run:' .. run, 'priority') + count(key, 'priority')) * PRIORITY
+  redis.call('HSET', key, 'order', string.format('%.0f', order))
+  local shapes = redis.call('SMEMBERS', 'fc:stepshapes:' .. run .. ':' .. step)
+  for i = 1, #shapes do
+    if redis.call('ZSCORE', 'fc:buckets', run .. ':' .. step .. ':' .. shapes[i]) then
+      list_bucket(run, step, shapes[i], string.format('%.0f', order))
+    end
+  end
+end
+
 local function open_bucket(run, step, shape)
   local key = 'fc:bucket:' .. run .. ':' .. step .. ':' .. shape
   if redis.call('EXISTS', key) == 1 then
     local order = redis.call('HGET', 'fc:step:' .. run .. ':' .. step, 'order')
-    redis.call('ZADD', 'fc:buckets', order, run .. ':' .. step .. ':' .. shape)
-    redis.call('HSET', 'fc:tick', 'changed', '1')
+    list_bucket(run, step, shape, order)
+    look_again()
   end
 end
 
 local function close_buckets(run, step)
   local shapes = redis.call('SMEMBERS', 'fc:stepshapes:' .. run .. ':' .. step)
   for i = 1, #shapes do
-    redis.call('ZREM', 'fc:buckets', run .. ':' .. step .. ':' .. shapes[i])
+    unlist_bucket(run .. ':' .. step .. ':' .. shapes[i])
     redis.call('UNLINK', 'fc:bucket:' .. run .. ':' .. step .. ':' .. shapes[i])
   end
 end
@@ -22,8 +54,12 @@ local function set_step(run, step, to, now, reason)
   if not may('step', from, to) then error('flowctl: no transition of step ' .. step .. ' from ' .. from .. ' to ' .. to) end
   redis.call('HSET', key, 'state', to)
   if reason then redis.call('HSET', key, 'reason', reason) end
+  if to == 'ready' then redis.call('HSETNX', key, 'ready_ms', now) end
   if to == 'running' then redis.call('HSETNX', key, 'started_ms', now) end
-  if ENDED[to] then redis.call('HSET', key, 'ended_ms', now) end
+  if ENDED[to] then
+    redis.call('HSET', key, 'ended_ms', now)
+    redis.call('HDEL', 'fc:limits', run .. ':' .. step)
+  end
   event(run, now, 'step', 'step', step, 'from', from, 'to', to, 'reason', reason or '')
 end
 
@@ -34,7 +70,11 @@ local function set_run(run, to, now, reason)
   redis.call('HSET', key, 'state', to)
   if reason and reason ~= '' then redis.call('HSET', key, 'reason', reason) end
   if to == 'running' then redis.call('HSETNX', key, 'started_ms', now) end
-  if ENDED[to] then redis.call('HSET', key, 'ended_ms', now) end
+  if ENDED[to] then
+    redis.call('HSET', key, 'ended_ms', now)
+    redis.call('HDEL', 'fc:limits', run)
+    redis.call('HDEL', 'fc:weights', run)
+  end
   event(run, now, 'run', 'from', from, 'to', to, 'reason', reason or '')
 end
 

@@ -32,9 +32,7 @@ def down(force: bool, as_json: bool) -> None:
         finally:
             client.close()
         if activity and not force:
-            raise RefusedError(
-                f"the server is in use: {activity}", cure="stop it all the same with `flowctl down --force`"
-            )
+            raise RefusedError(f"the server is in use: {activity}", cure=_cure(activity))
     was_running = stop_server(settings.home)
     if as_json:
         body = {"stopped": was_running, "pid": running.pid if running else None}
@@ -46,6 +44,12 @@ def down(force: bool, as_json: bool) -> None:
             click.echo(f"{settings.broker_from} names a server that flowctl did not start and does not stop")
         return
     click.echo(f"stopped {running.product} {running.version}, pid {running.pid}; {activity}")
+
+
+def _cure(activity: Activity) -> str:
+    """What ends the use, and what is lost if it is not ended: nothing."""
+    cancel = f"end a run with `flowctl cancel {activity.runs[0]}`, or " if activity.runs else ""
+    return f"{cancel}stop it all the same with `flowctl down --force`: what is on storage stays"
 
 
 command = down

@@ -24,16 +24,35 @@ from flowctl.cli.target import UnknownTarget
 from flowctl.dsl.errors import FlowctlError, UnreachableError
 from flowctl.render.clock import clock
 from flowctl.render.lines import event_body, event_line
-from flowctl.render.status_json import run_body
+from flowctl.render.status_json import best_bodies, run_body
 from flowctl.render.strict_json import dumps
-from flowctl.render.summary import ConfigOf, best_lines, contact_lines, header, reason_line
+from flowctl.render.summary import ConfigOf, best_lines, contact_lines, header, notice_lines, reason_line
 
 POLL_S = 0.5
-SILENT = ("busy", "placing", "delayed", "waits_for_steps", "run_cancelled", "starting")
+SILENT = (
+    "busy",
+    "device",
+    "gang",
+    "pool",
+    "limit",
+    "reserved",
+    "avoided",
+    "placing",
+    "delayed",
+    "waits_for_steps",
+    "run_cancelled",
+    "starting",
+)
 """Reasons that come and go by themselves; in a pipe they would be noise."""
 
 
 Look: TypeAlias = Callable[[Snapshot], Snapshot]
+
+
+class ReaderGone(FlowctlError):
+    """What reads stdout has closed it, as `head` does; the code is that of a program that SIGPIPE ends."""
+
+    exit_code = 141
 
 
 def keep(snap: Snapshot) -> Snapshot:
@@ -57,7 +76,19 @@ def follow(
     """
     if not as_json and is_terminal():
         return _follow_live(broker, run, config_of, each, settings)
-    return _Lines(broker, run, config_of, settings=settings, as_json=as_json, each=each).follow(after)
+    try:
+        return _Lines(broker, run, config_of, settings=settings, as_json=as_json, each=each).follow(after)
+    except BrokenPipeError:
+        silence()
+        cure = f"look on: flowctl watch {run}; end it: flowctl cancel {run}"
+        raise ReaderGone("nobody reads on (broken pipe); the run goes on", place=run, cure=cure) from None
+
+
+def silence() -> None:
+    """Let what is still printed to a pipe that nobody reads go nowhere; the interpreter flushes it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def is_terminal() -> bool:
@@ -104,6 +135,8 @@ class _Lines:
         self._as_json = as_json
         self._each = each
         self._told: set[str] = set()
+        self._noticed: set[str] = set()
+        """Notices are told once, whichever trial they name."""
         self._is_away = False
 
     def follow(self, after: str | None) -> Snapshot:
@@ -155,10 +188,7 @@ class _Lines:
             event.fields.get("worker") or names.get(event.fields.get("boot", "")) or (unit.worker if unit else None)
         )
         if self._as_json:
-            body = dict(event_body(event, snap.run, worker=worker))
-            if body["cause"] is None and unit is not None and unit.cause is not None:
-                body["cause"] = unit.cause.to_json()
-            _out(dumps("event", body, indent=None))
+            _out(dumps("event", event_body(event, snap.run, unit=unit, worker=worker), indent=None))
             return
         line = event_line(event, snap.run, unit=unit, worker=worker)
         if line:
@@ -166,15 +196,19 @@ class _Lines:
 
     def _tell_reasons(self, snap: Snapshot) -> None:
         several = len(snap.run.steps) > 1
-        lines = [(r.text, reason_line(r, several=several)) for r in snap.reasons if r.kind not in SILENT]
+        told = [r for r in snap.reasons if r.is_impossible or r.kind not in SILENT]
+        lines = [(f"{r.step}: {r.gist}", reason_line(r, several=several)) for r in told]
         lines += [(line, line) for line in contact_lines(snap)]
+        noticed = {f"notice: {step}": line for step, line in notice_lines(snap).items()}
+        lines += list(noticed.items())
+        self._noticed |= noticed.keys()
         for key, line in lines:
             if key not in self._told:
                 if self._as_json:
                     _out(dumps("notice", {"run": self._run, "at_ms": snap.at_ms, "text": line}, indent=None))
                 else:
                     _out(f"{clock(snap.at_ms)}  {line}")
-        self._told = {key for key, _ in lines}
+        self._told = {key for key, _ in lines} | self._noticed
 
     def _tell_away(self, error: FlowctlError) -> None:
         if not self._is_away:
@@ -183,7 +217,8 @@ class _Lines:
 
     def _tell_end(self, snap: Snapshot) -> None:
         if self._as_json:
-            _out(dumps("ended", run_body(snap.run, at_ms=snap.at_ms), indent=None))
+            body = {**run_body(snap.run, at_ms=snap.at_ms), "best": best_bodies(snap, self._config_of)}
+            _out(dumps("ended", body, indent=None))
             return
         _out(header(snap))
         for line in best_lines(snap, self._config_of):

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from flowctl.broker.best_view import best_so_far
 from flowctl.broker.reading import reading
-from flowctl.broker.view import RunView, best_unit, count_runs, load_runs, now_ms
+from flowctl.broker.view import RunView, count_runs, load_runs, now_ms
 from flowctl.cli.server import opened
 from flowctl.render.clock import span_ms
 from flowctl.render.status_json import run_body
@@ -51,7 +52,7 @@ def command(limit: int, as_json: bool) -> None:
 def _best(client: Any, run: RunView) -> dict[str, Any] | None:
     """The best value of the run's last experiment that has one."""
     for step in reversed(run.experiments):
-        unit = best_unit(client, step)
+        unit = best_so_far(client, step)
         if unit is not None and unit.best is not None:
             return {"trial": run.label(step.name, unit.index), "metric": step.metric, "value": unit.best}
     return None

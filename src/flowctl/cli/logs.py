@@ -15,6 +15,7 @@ from flowctl.broker.view import AttemptView, StepView, UnitView, load_attempts, 
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened
 from flowctl.dsl.errors import UnreachableError
+from flowctl.render.strict_json import dumps
 from flowctl.storage.trial_reader import TrialReader
 from flowctl.workers.runs.folder import open_folder
 
@@ -25,30 +26,47 @@ POLL_S = 0.5
 @click.argument("target", required=False)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the trial has ended, also through later attempts.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="That attempt instead of the newest.")
-def command(target: str | None, follow: bool, attempt: int | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(target: str | None, follow: bool, attempt: int | None, as_json: bool) -> None:
     """Print what a trial wrote, as it wrote it. Read from storage, so it works from any machine that sees it.
 
     TARGET is RUN/7 or RUN/step/7; 7 is a trial of the newest run.
 
     Example: flowctl logs digits/7 --follow
     """
+    if follow and as_json:
+        raise click.UsageError("--json shows a log as it stands; leave out --follow")
     with opened() as (broker, settings):
         with reading(broker):
             run, step, index = targets.find_trial(broker.client, target)
             unit = load_units(broker.client, step, [index])[0]
         reader = TrialReader(open_folder(run.location, run.run, settings), step.name, index)
+        label = run.label(step.name, index)
+        if attempt is not None and attempt > unit.attempts:
+            were = "was 1 attempt" if unit.attempts == 1 else f"were {unit.attempts} attempts"
+            cure = f"see them: flowctl status {label}"
+            raise targets.UnknownTarget(f"there is no attempt {attempt}: there {were}", place=label, cure=cure)
         if follow:
             _follow(broker, step, unit, reader, attempt, settings=settings)
             return
+        with reading(broker):
+            cause = _cause(load_attempts(broker.client, unit), unit, attempt)
         data = reader.log(attempt)
+        if as_json:
+            text = data.decode(errors="replace")
+            body = {"run": run.run, "trial": label, "attempt": attempt or unit.attempts, "attempts": unit.attempts}
+            cause_body = cause.to_json() if cause is not None else None
+            click.echo(dumps("log", {**body, "state": unit.state, "text": text, "cause": cause_body}))
+            return
+        if attempt is None and unit.attempts > 1:
+            shown = f"attempt {unit.attempts} of {unit.attempts}"
+            click.echo(f"flowctl: {shown}; flowctl logs {label} --attempt 1 shows the first", err=True)
         _write(data)
         if not data:
             which = f"attempt {attempt} of " if attempt else ""
-            label = run.label(step.name, index)
-            with reading(broker):
-                cause = _cause(load_attempts(broker.client, unit), unit, attempt)
+            yet = "" if unit.ended else " yet"
             why = f"; {cause.headline()}{f' at {cause.place}' if cause.place else ''}" if cause is not None else ""
-            click.echo(f"flowctl: {which}{label} has written nothing ({unit.state}){why}", err=True)
+            click.echo(f"flowctl: {which}{label} has written nothing{yet} ({unit.state}){why}", err=True)
 
 
 def _cause(attempts: list[AttemptView], unit: UnitView, attempt: int | None) -> Cause | None:

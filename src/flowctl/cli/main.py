@@ -27,12 +27,16 @@ ENTRIES = (
     Entry("logs", "See", "Print what a trial wrote.", "logs"),
     Entry("results", "See", "Print one row per trial.", "results"),
     Entry("best", "See", "Print the best trial.", "best"),
+    Entry("resources", "See", "Show every token and who holds it.", "resources"),
     Entry("workers", "See", "List workers and what they offer.", "workers"),
     Entry("wait", "See", "Wait until a run has ended.", "wait"),
     Entry("cancel", "Steer", "Cancel a run or one trial.", "cancel"),
+    Entry("pool", "Steer", "Set, list or remove cluster-wide tokens.", "pool"),
+    Entry("set", "Steer", "Change a run while it runs.", "set_run"),
     Entry("up", "Machines", "Start the server, also for other machines.", "up"),
     Entry("down", "Machines", "Stop the server.", "down"),
     Entry("worker", "Machines", "Start a worker on this machine.", "worker"),
+    Entry("demand", "Machines", "Show what is pending by what it asks for.", "demand"),
     Entry("doctor", "Machines", "Check this machine and the server.", "doctor"),
 )
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from flowctl.broker.reading import reading
+from flowctl.broker.view import RunView, failed_units
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened
-from flowctl.render.clock import span
-from flowctl.render.results_json import output_body, report_bodies, results_body
+from flowctl.render.results_json import report_bodies, results_body
+from flowctl.render.results_text import results_text
 from flowctl.render.strict_json import dumps, plain
-from flowctl.render.table import cut, number, pairs, table
+from flowctl.render.table import cut, number, table
 from flowctl.workers.runs.folder import open_folder
 from flowctl.workers.runs.load_results import load_results, verified_checkpoints
 from flowctl.workers.runs.result_table import columns_and_rows, report_columns_and_rows
@@ -49,6 +52,7 @@ def command(run: str | None, as_csv: bool, as_json: bool, rows: bool, verify: bo
         with reading(broker):
             results = load_results(broker.client, found.run, folder, step=step)
             checked = verified_checkpoints(folder, list(results)) if verify else None
+            _tell_failed_stages(broker.client, found.run, results)
             if rows:
                 _print_rows(results, as_csv, as_json)
                 return
@@ -57,7 +61,20 @@ def command(run: str | None, as_csv: bool, as_json: bool, rows: bool, verify: bo
     elif as_csv:
         click.echo(_csv(*columns_and_rows(results)), nl=False)
     else:
-        click.echo(_table(results, checked))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(results_text(results, checked, width=width))
+
+
+def _tell_failed_stages(client: Any, run: RunView, results: Results) -> None:
+    """Says on stderr which other steps of the run failed: their units have no row here."""
+    shown = {(trial.step, trial.index) for trial in results}
+    stages = {step.name for step in run.steps if step.state == "failed" and not step.is_experiment}
+    failed = [unit for unit in failed_units(client, run.run) if unit.step in stages] if stages else []
+    for unit in failed:
+        if (unit.step, unit.index) not in shown:
+            label = run.label(unit.step, unit.index)
+            why = unit.cause.told() if unit.cause is not None else unit.reason or "no cause recorded"
+            click.echo(f"flowctl: {label} failed: {why}; flowctl logs {label}", err=True)
 
 
 def _print_rows(results: Results, as_csv: bool, as_json: bool) -> None:
@@ -89,34 +106,6 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(clean, bool):
         return "true" if clean else "false"
     return clean
-
-
-def _table(results: Results, checked: Mapping[int, bool] | None) -> str:
-    head = ["trial", "status", "attempts", "worker", "time", "iteration", "config", "last metrics", "error"]
-    rows = [
-        [
-            trial.label,
-            trial.status,
-            str(trial.attempts or ""),
-            trial.worker or "",
-            span(trial.duration_s) if trial.duration_s is not None else "",
-            str(trial.iteration or ""),
-            cut(pairs(trial.config, limit=4, width=20), 48),
-            cut(pairs(trial.metrics, limit=4, width=16), 48),
-            cut(trial.error or "", 60),
-        ]
-        for trial in results
-    ]
-    if any(trial.is_stage for trial in results):
-        head.insert(-1, "output")
-        for row, trial in zip(rows, results, strict=True):
-            row.insert(-1, cut(_cell(output_body(trial.output)), 60))
-    if checked is not None:
-        head.insert(-1, "checkpoint")
-        words = {True: "verified", False: "DAMAGED", None: ""}
-        for row, trial in zip(rows, results, strict=True):
-            row.insert(-1, words[checked.get(trial.index)])
-    return table(head, rows)
 
 
 def _cell(value: Any) -> str:

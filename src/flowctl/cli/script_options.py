@@ -31,8 +31,26 @@ def plan_options(command: Command) -> Command:
 
 
 def run_options(command: Command) -> Command:
-    """`--name` and `--storage`, and those of a plan."""
+    """`--name`, `--storage`, `--priority`, `--weight` and `--pending-timeout`, and those of a plan."""
     command = plan_options(command)
+    command = click.option(
+        "--pending-timeout",
+        type=click.FloatRange(min=0, min_open=True, max=10**9),
+        metavar="SECONDS",
+        help="Fail each trial that waited so long for resources: pending_timeout_s of every step.",
+    )(command)
+    command = click.option(
+        "--weight",
+        type=click.FloatRange(min=0, min_open=True, max=1000),
+        metavar="X",
+        help="Its share beside other runs of equal priority; 2 gets twice as much as 1, the default.",
+    )(command)
+    command = click.option(
+        "--priority",
+        type=click.IntRange(-1000, 1000),
+        metavar="N",
+        help="Higher goes first, before shares; added to that of each step. Default 0.",
+    )(command)
     command = click.option("--storage", metavar="URL", help="Where the run is stored; a folder or a URL.")(command)
     return click.option("--name", metavar="NAME", help="A name for the run; without it, a unique one is made.")(command)
 

@@ -7,7 +7,7 @@ import click
 from flowctl.broker.reading import reading
 from flowctl.cli import target as targets
 from flowctl.cli.follow import follow
-from flowctl.cli.outcome import exit_code
+from flowctl.cli.outcome import exit_code, tell_infeasible
 from flowctl.cli.server import opened
 from flowctl.workers.runs.configs import ConfigReader
 
@@ -27,4 +27,5 @@ def command(run: str | None, as_json: bool) -> int:
             found = targets.find_run(broker.client, run)
         configs = ConfigReader(found.location, found.run, settings)
         ended = follow(broker, found.run, configs.of_quietly, settings=settings, as_json=as_json)
+    tell_infeasible(ended)
     return exit_code(ended.run)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from flowctl.broker.reading import reading
+from flowctl.broker.shape_view import show_tokens
+from flowctl.broker.store import Broker
 from flowctl.broker.view import now_ms
-from flowctl.broker.worker_view import WorkerView, load_workers
+from flowctl.broker.worker_view import DEVICE, WorkerView, as_gpu, load_workers
 from flowctl.cli.server import opened
 from flowctl.render.clock import span_ms
 from flowctl.render.status_json import worker_body
@@ -16,13 +20,20 @@ from flowctl.render.table import table
 
 
 @click.command("workers", short_help="List workers and what they offer.")
+@click.option("--restore", metavar="NAME", help="Bring a worker back that was taken out of service.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(as_json: bool) -> None:
-    """List workers: host, state, tokens in use of those offered, running trials, last sign of life.
+def command(restore: str | None, as_json: bool) -> None:
+    """List workers: host, state, labels, devices, tokens in use of those offered, running trials, last sign of life.
 
-    Example: flowctl workers --json
+    A worker on which three different trials in a row failed within 10 s of their start is quarantined while another
+    could take them: it gets nothing new, until --restore.
+
+    Example: flowctl workers --restore gpu-7
     """
     with opened() as (broker, _), reading(broker):
+        if restore is not None:
+            _restore(broker, restore, as_json)
+            return
         at_ms = now_ms(broker.client)
         workers = load_workers(broker.client)
     if as_json:
@@ -37,13 +48,40 @@ def command(as_json: bool) -> None:
             worker.host,
             _state(worker, at_ms),
             worker.python,
-            token_text(worker.offer, worker.used),
-            str(len([held for held in worker.held if not held.is_orphan])),
+            token_text(as_gpu(worker.offer), as_gpu(worker.used)),
+            ", ".join(worker.labels),
+            str(len({held.unit for held in worker.held if not held.is_orphan})),
             f"{span_ms(worker.last_ms, at_ms)} ago",
         ]
         for worker in workers
     ]
-    click.echo(table(["worker", "host", "state", "python", "used/offered", "trials", "last beat"], rows))
+    click.echo(table(["worker", "host", "state", "python", "used/offered", "labels", "trials", "last beat"], rows))
+    for worker in workers:
+        for line in _details(worker):
+            click.echo(line)
+
+
+def _restore(broker: Broker, name: str, as_json: bool) -> None:
+    from flowctl.workers.runs.steer import restore
+
+    before = restore(broker, name)
+    if as_json:
+        click.echo(dumps("restored", {"worker": name, "before": before, "state": "up"}))
+        return
+    click.echo(f"{name}: in service again" if before == "quarantined" else f"{name}: was in service already")
+
+
+def _details(worker: WorkerView) -> Iterator[str]:
+    """Its devices, and why it is out of service."""
+    for device in worker.devices:
+        dim = f"{DEVICE}{device.id}"
+        offered, used = worker.offer.get(dim, 0), worker.used.get(dim, 0)
+        use = f"{show_tokens('gpu', used)} of 1 in use" if offered else "offered by another worker, or beyond its limit"
+        memory = f", {device.memory_mib} MiB" if device.memory_mib else ""
+        yield f"{worker.worker}: gpu {device.visible} {device.name} ({device.id}{memory}): {use}"
+    if worker.is_quarantined:
+        why = f": {worker.reason}" if worker.reason else ""
+        yield f"{worker.worker} is out of service{why}; bring it back: flowctl workers --restore {worker.worker}"
 
 
 def _state(worker: WorkerView, at_ms: int) -> str:

@@ -22,9 +22,9 @@ def event_line(event: Event, run: RunView, *, unit: UnitView | None, worker: str
 
 def _what(event: Event, run: RunView, *, unit: UnitView | None, worker: str | None) -> str | None:
     if event.kind == "run":
-        return f"run {run.run} {event.to}{_because(event.reason)}"
+        return f"run {run.run} {event.to}{_because(event)}"
     if event.kind == "step":
-        return f"step {event.step} {event.to}{_because(event.reason)}" if len(run.steps) > 1 else None
+        return f"step {event.step} {event.to}{_because(event)}" if len(run.steps) > 1 else None
     if event.kind == "wanted":
         subject = run.label(event.step, event.index) if event.step and event.index is not None else f"run {run.run}"
         return f"{subject}: {event.to} asked for"
@@ -44,24 +44,23 @@ def _what(event: Event, run: RunView, *, unit: UnitView | None, worker: str | No
     if event.to == "cancelled":
         return f"{label} cancelled"
     if event.to == "pending" and event.source == "running":
-        why = event.cause.headline() if event.cause else event.reason
+        why = event.cause.told() if event.cause else event.reason
         return f"{label} pending again: {why or 'handed back'}"
     return None
 
 
 def _error(event: Event, unit: UnitView | None) -> str:
     cause = event.cause or (unit.cause if unit else None)
-    if cause is None:
-        return event.reason or "no cause recorded"
-    return f"{cause.headline()}{f'  at {cause.place}' if cause.place else ''}"
+    return cause.told() if cause is not None else event.reason or "no cause recorded"
 
 
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""
+def _because(event: Event) -> str:
+    return f": {event.reason}" if event.reason not in ("", event.to) else ""
 
 
-def event_body(event: Event, run: RunView, *, worker: str | None) -> Mapping[str, Any]:
-    """An event as the body of one JSON line."""
+def event_body(event: Event, run: RunView, *, unit: UnitView | None, worker: str | None) -> Mapping[str, Any]:
+    """An event as the body of one JSON line; `metrics` are those of the last report of a trial that has ended."""
+    cause = event.cause or (unit.cause if unit is not None else None)
     trial = run.label(event.step, event.index) if event.step and event.index is not None else None
     return {
         "run": run.run,
@@ -74,5 +73,6 @@ def event_body(event: Event, run: RunView, *, worker: str | None) -> Mapping[str
         "reason": event.reason or None,
         "worker": worker,
         "attempt": int(event.fields["attempt"]) if event.fields.get("attempt", "").isdigit() else None,
-        "cause": event.cause.to_json() if event.cause else None,
+        "cause": cause.to_json() if cause else None,
+        "metrics": dict(unit.last) if unit is not None else None,
     }

@@ -13,6 +13,7 @@ from flowctl.broker.view import RunView
 from flowctl.render import summary
 from flowctl.render.clock import span_ms
 from flowctl.render.summary import ConfigOf
+from flowctl.render.table import cut
 
 STYLES = {
     "completed": "green",
@@ -42,12 +43,18 @@ class LiveView:
     def show(self, snap: Snapshot, *, note: str | None = None) -> None:
         """Draw one snapshot; `note` is a line about the view itself, such as a lost server."""
         rows = max(3, self._console.height - 16)
-        self._live.update(picture(snap, self._config_of, rows=rows, note=note), refresh=True)
+        drawn = picture(snap, self._config_of, rows=rows, width=self._console.width, note=note)
+        self._live.update(drawn, refresh=True)
 
 
-def picture(snap: Snapshot, config_of: ConfigOf, *, rows: int, note: str | None = None) -> RenderableType:
-    """One snapshot as rich renderables; at most `rows` running trials are listed."""
-    parts: list[RenderableType] = [_header(snap), _progress(snap.run)]
+def picture(
+    snap: Snapshot, config_of: ConfigOf, *, rows: int, width: int = 120, note: str | None = None
+) -> RenderableType:
+    """One snapshot as rich renderables of at most `width` columns; at most `rows` running trials are listed.
+
+    Trials of the table are named without their run, which the first line names.
+    """
+    parts: list[RenderableType] = [_header(snap), _progress(snap.run, width)]
     if len(snap.run.steps) > 1:
         parts.append(_steps(snap.run))
     parts += [
@@ -55,13 +62,15 @@ def picture(snap: Snapshot, config_of: ConfigOf, *, rows: int, note: str | None 
     ]
     running = summary.running_rows(snap)
     if running:
-        parts += [Text(), _table(summary.RUNNING_HEAD, running[:rows])]
+        short = [[row[0].removeprefix(f"{snap.run.run}/"), *row[1:]] for row in running[:rows]]
+        parts += [Text(), _table(summary.RUNNING_HEAD, _fitted(short, width))]
         if len(running) > rows:
             parts.append(Text(f"and {len(running) - rows} more", style="dim"))
-    pending = [*summary.contact_lines(snap), *summary.pending_lines(snap)]
+        parts += [Text(line, style="yellow") for line in summary.retry_lines(snap)]
+    pending = [*summary.notice_lines(snap).values(), *summary.contact_lines(snap), *summary.pending_lines(snap)]
     if pending:
         parts += [Text(), *(Text(line, style="yellow") for line in pending)]
-    failures = summary.failure_lines(snap)
+    failures = [line if line.startswith(" ") else cut(line, 2 * width) for line in summary.failure_lines(snap)]
     if failures:
         parts += [Text(), *(Text(line, style="dim" if line.startswith(" ") else "red") for line in failures)]
     if note:
@@ -78,12 +87,28 @@ def _header(snap: Snapshot) -> Text:
     )
 
 
-def _progress(run: RunView) -> RenderableType:
+def _progress(run: RunView, width: int) -> RenderableType:
+    """The bar and the counts in one line; where that is too narrow for both, in two."""
     counts = run.counts()
+    text = Text(summary.count_text(counts))
+    bar = ProgressBar(total=max(1, counts["total"]), completed=summary.ended_count(counts), width=min(30, width))
+    if text.cell_len + min(30, width) + 2 > width:
+        lines = Table.grid()
+        lines.add_row(bar)
+        lines.add_row(text)
+        return lines
     grid = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=max(1, counts["total"]), completed=summary.ended_count(counts), width=30)
-    grid.add_row(bar, Text(summary.count_text(counts)))
+    grid.add_row(bar, text)
     return grid
+
+
+def _fitted(rows: list[list[str]], width: int) -> list[list[str]]:
+    """Rows of the running trials with the last report cut, so that the rest stands in full."""
+    head = summary.RUNNING_HEAD
+    report = head.index("last report")
+    widths = [max(len(row[i]) for row in [head, *rows]) + 2 for i in range(len(head)) if i != report]
+    room = max(len(head[report]), width - sum(widths) - 2)
+    return [[cut(cell, room) if i == report else cell for i, cell in enumerate(row)] for row in rows]
 
 
 def _steps(run: RunView) -> Table:

@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flowctl.broker.reasons import show_need
+from flowctl.broker.shape_view import show_need
+from flowctl.dsl.graph import A_FUNCTION
+from flowctl.dsl.labels import show_labels
 from flowctl.dsl.plan import Plan, Step
-from flowctl.render.table import cut, pairs, table
+from flowctl.dsl.resources import format_request
+from flowctl.render.table import cut, number, pairs, table
 
 
 def plan_text(plan: Plan, first_configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Steps with their edges, trials and resources, then the number of trials of each resource shape.
+    """Steps with their edges, trials, requests and limits, then the number of trials of each request.
 
     `first_configs` holds the configuration of trial 0 per experiment, as an example of the search space.
     """
@@ -21,8 +24,7 @@ def plan_text(plan: Plan, first_configs: Mapping[str, Mapping[str, Any]]) -> str
     if plan.parameters:
         lines.append(f"parameters: {pairs(plan.parameters, limit=20)}")
     rows = [
-        [step.name, step.kind, str(step.total), f"{show_need(step.resources)}", ", ".join(step.after), step.place]
-        for step in plan.steps
+        [step.name, step.kind, str(step.total), needs(step), ", ".join(step.after), step.place] for step in plan.steps
     ]
     lines += ["", table(["step", "kind", "trials", "needs each", "after", "declared at"], rows)]
     for step in plan.steps:
@@ -41,11 +43,18 @@ def trials(plan: Plan) -> str:
     return " and ".join(parts)
 
 
+def needs(step: Step) -> str:
+    """What each unit of a step asks for."""
+    if step.request is not None:
+        return format_request(step.request, vector=show_need)
+    return f"{A_FUNCTION} on {show_labels(step.labels)}" if step.labels else A_FUNCTION
+
+
 def shapes(plan: Plan) -> dict[str, int]:
-    """How many units ask for each resource shape, in the order of the steps."""
+    """How many units ask for the same, in the order of the steps."""
     counts: dict[str, int] = {}
     for step in plan.steps:
-        need = show_need(step.resources)
+        need = needs(step)
         counts[need] = counts.get(need, 0) + step.total
     return counts
 
@@ -87,6 +96,7 @@ def _details(step: Step, config: Mapping[str, Any]) -> Iterator[str]:
         told.append(f"{step.stop_functions} stop function{'s' if step.stop_functions > 1 else ''}")
     if step.policy.max_failures:
         told.append(f"{step.policy.max_failures} failures allowed")
+    told += _limits(step)
     if config:
         told.append(f"trial 0: {cut(pairs(config), 90)}")
     inputs = [
@@ -97,6 +107,31 @@ def _details(step: Step, config: Mapping[str, Any]) -> Iterator[str]:
     if told:
         yield ""
         yield f"{step.name}: {'; '.join(told)}"
+    for key, entries in _plain_lists(step.space):
+        yield f"note: {key} is the list {cut(number(entries), 40)} in every trial; to try each: grid({number(entries)})"
+
+
+def _plain_lists(space: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Lists of several different numbers that the space holds as they are: often meant as a grid."""
+    for key, value in space["$dict"] if isinstance(space, dict) and "$dict" in space else []:
+        name = f"{prefix}{key}"
+        numbers = isinstance(value, list) and all(type(each) in (int, float) for each in value)
+        if numbers and len(set(value)) == len(value) > 1:
+            yield name, value
+        yield from _plain_lists(value, f"{name}/")
+
+
+def _limits(step: Step) -> Iterator[str]:
+    if step.max_concurrent_trials is not None:
+        yield f"at most {step.max_concurrent_trials} at once"
+    if step.priority:
+        yield f"priority {step.priority}"
+    if step.pending_timeout_s is not None:
+        yield f"fails after waiting {step.pending_timeout_s:g} s"
+    if step.policy.enforce:
+        yield f"{' and '.join(step.policy.enforce)} enforced"
+    if step.policy.on_bundle_loss == "repair":
+        yield "a lost bundle is repaired"
 
 
 def _outputs(value: Any) -> Iterator[tuple[str, list[Any]]]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from flowctl.broker.reasons import Reason
+from flowctl.broker.reason import Reason
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.view import AttemptView, RunView, StepView, UnitView
-from flowctl.broker.worker_view import WorkerView
+from flowctl.broker.worker_view import DEVICE, Device, WorkerView
+from flowctl.render.amounts import amount, amounts
 from flowctl.render.failures import group_failures
-from flowctl.render.summary import ConfigOf
+from flowctl.render.summary import ConfigOf, notice_lines
+from flowctl.workers.trial_process import TrialPlace
+
+NOTHING: Mapping[int, int | None] = MappingProxyType({})
 
 
 def run_body(run: RunView, *, at_ms: int) -> dict[str, Any]:
@@ -37,9 +42,8 @@ def status_body(snap: Snapshot, config_of: ConfigOf) -> dict[str, Any]:
     return {
         **run_body(run, at_ms=snap.at_ms),
         "steps": [step_body(step) for step in run.steps],
-        "best": [
-            {**unit_body(run, unit), "config": dict(config_of(step, unit.index))} for step, unit in snap.best.items()
-        ],
+        "best": best_bodies(snap, config_of),
+        "notices": list(notice_lines(snap).values()),
         "active": [unit_body(run, unit) for unit in snap.active],
         "pending": [reason_body(reason) for reason in snap.reasons],
         "failed": [
@@ -50,6 +54,13 @@ def status_body(snap: Snapshot, config_of: ConfigOf) -> dict[str, Any]:
     }
 
 
+def best_bodies(snap: Snapshot, config_of: ConfigOf) -> list[dict[str, Any]]:
+    """The best trial of each experiment that has one, with its configuration."""
+    return [
+        {**unit_body(snap.run, unit), "config": dict(config_of(step, unit.index))} for step, unit in snap.best.items()
+    ]
+
+
 def trial_body(
     run: RunView,
     unit: UnitView,
@@ -57,6 +68,8 @@ def trial_body(
     config: Mapping[str, Any],
     reason: Reason | None,
     output: Any = None,
+    began: Mapping[int, int | None] = NOTHING,
+    process: TrialPlace | None = None,
 ) -> dict[str, Any]:
     """Everything that `status RUN/7` shows."""
     return {
@@ -65,7 +78,8 @@ def trial_body(
         "config": dict(config),
         "output": output,
         "pending": reason_body(reason) if reason else None,
-        "history": [attempt_body(attempt) for attempt in attempts],
+        "process": {"host": process.host, "pid": process.pid} if process is not None else None,
+        "history": [{**attempt_body(each), "from_iteration": began.get(each.epoch)} for each in attempts],
     }
 
 
@@ -130,6 +144,25 @@ def reason_body(reason: Reason) -> dict[str, Any]:
         "kind": reason.kind,
         "text": reason.text,
         "cure": reason.cure,
+        "impossible": reason.is_impossible,
+        "nearest": reason.nearest,
+        "lacking": {
+            dim: {
+                "asked": amount(dim, each.asked),
+                "offered": amount(dim, each.offered),
+                "free": amount(dim, each.free),
+            }
+            for dim, each in reason.lacking.items()
+        },
+        "holders": [
+            {
+                "trial": each.trial or each.unit,
+                "tokens": amount(next(iter(reason.lacking), ""), each.units) if each.units else None,
+                "since_ms": each.since_ms,
+                "orphan": each.is_orphan,
+            }
+            for each in reason.holders
+        ],
     }
 
 
@@ -141,21 +174,31 @@ def worker_body(worker: WorkerView, *, at_ms: int) -> dict[str, Any]:
         "pid": worker.pid,
         "boot": worker.boot,
         "state": worker.state if worker.has_contact(at_ms) else "lost contact",
-        "accepting": worker.is_accepting,
+        "accepting": worker.is_accepting and not worker.is_quarantined,
         "python": worker.python,
         "version": worker.version,
         "only_run": worker.only_run,
         "started_ms": worker.started_ms,
         "last_beat_ms": worker.last_ms,
-        "offer": {dim: amount(dim, units) for dim, units in sorted(worker.offer.items())},
-        "used": {dim: amount(dim, worker.used.get(dim, 0)) for dim in sorted(worker.offer)},
-        "units": [held.unit for held in worker.held if not held.is_orphan],
-        "unconfirmed": [held.unit for held in worker.held if held.is_orphan],
+        "offer": amounts(worker.offer),
+        "used": amounts({dim: worker.used.get(dim, 0) for dim in worker.offer}),
+        "labels": list(worker.labels),
+        "devices": [device_body(worker, device) for device in worker.devices],
+        "reason": worker.reason,
+        "quarantined_ms": worker.quarantined_ms,
+        "units": list(dict.fromkeys(held.unit for held in worker.held if not held.is_orphan)),
+        "unconfirmed": list(dict.fromkeys(held.unit for held in worker.held if held.is_orphan)),
     }
 
 
-def amount(dimension: str, units: int) -> float | int:
-    """Tokens as an amount: MiB of memory, cores or devices of everything else."""
-    if dimension == "memory":
-        return units
-    return units // 10_000 if units % 10_000 == 0 else units / 10_000
+def device_body(worker: WorkerView, device: Device) -> dict[str, Any]:
+    """One GPU; `offered` is 0 while another worker of the machine offers it."""
+    dim = f"{DEVICE}{device.id}"
+    return {
+        "id": device.id,
+        "visible": device.visible,
+        "name": device.name,
+        "memory_mib": device.memory_mib,
+        "offered": amount("gpu", worker.offer.get(dim, 0)),
+        "used": amount("gpu", worker.used.get(dim, 0)),
+    }

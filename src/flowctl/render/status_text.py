@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from flowctl.broker.reasons import Reason
+from flowctl.broker.reason import Reason
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.view import AttemptView, RunView, UnitView
 from flowctl.render.clock import clock, span_ms
+from flowctl.render.outputs import OutputOf, output_lines
 from flowctl.render.summary import (
     RUNNING_HEAD,
     ConfigOf,
@@ -16,29 +18,39 @@ from flowctl.render.summary import (
     contact_lines,
     failure_lines,
     header,
+    notice_lines,
     pending_lines,
+    retry_lines,
     running_rows,
     step_rows,
 )
 from flowctl.render.table import flatten, number, table
 
+NOTHING: Mapping[int, int | None] = MappingProxyType({})
 
-def run_text(snap: Snapshot, config_of: ConfigOf) -> str:
+
+def run_text(snap: Snapshot, config_of: ConfigOf, output_of: OutputOf | None = None) -> str:
     """A run: its head, its steps, the best, what runs, what waits and why, what failed."""
     run = snap.run
     parts = [header(snap)]
-    if run.reason and run.ended:
+    if run.reason and run.ended and run.reason != run.state:
         parts.append(f"reason: {run.reason}")
     if run.name != run.run:
         parts.append(f"name: {run.name}")
     parts.append(f"stored in {run.location}")
     if len(run.steps) > 1:
         parts += ["", table(["step", "kind", "state", "trials", ""], step_rows(run))]
-    for lines in (best_lines(snap, config_of), contact_lines(snap), pending_lines(snap)):
+    for lines in (
+        output_lines(run, output_of, only_last=False) if output_of is not None else [],
+        best_lines(snap, config_of),
+        list(notice_lines(snap).values()),
+        contact_lines(snap),
+        pending_lines(snap),
+    ):
         parts += ["", *lines] if lines else []
     rows = running_rows(snap)
     if rows:
-        parts += ["", table(RUNNING_HEAD, rows)]
+        parts += ["", table(RUNNING_HEAD, rows), *retry_lines(snap)]
     failures = failure_lines(snap)
     if failures:
         parts += ["", "failed:", *failures]
@@ -54,15 +66,23 @@ def trial_text(
     at_ms: int,
     reason: Reason | None,
     output: Any = None,
+    began: Mapping[int, int | None] = NOTHING,
+    process: str | None = None,
 ) -> str:
-    """One trial: state and why, configuration, last report, checkpoint, every attempt with its cause."""
+    """One trial: state and why, configuration, last report, checkpoint, every attempt with its cause.
+
+    `began`: per epoch the iteration of the checkpoint that the attempt went on from, None for the start; `process`
+    where the trial's process runs.
+    """
     label = run.label(unit.step, unit.index)
     end_ms = unit.ended_ms or at_ms
     lines = [f"{label}  {unit.state}  {span_ms(unit.first_started_ms or unit.started_ms, end_ms)}".rstrip()]
-    if unit.reason:
+    if process is not None:
+        lines.append(f"process: {process}")
+    if unit.reason and unit.reason != unit.state and not unit.is_active:
         lines.append(f"reason: {unit.reason}")
     if unit.state == "failed" and unit.cause:
-        lines.append(f"error: {unit.cause.headline()}" + (f"  at {unit.cause.place}" if unit.cause.place else ""))
+        lines.append(f"error: {unit.cause.told()}")
     if reason is not None:
         lines.append(f"pending: {reason.text}" + (f"; {reason.cure}" if reason.cure else ""))
     lines += _values("config", config)
@@ -77,7 +97,8 @@ def trial_text(
         lines += [
             "",
             table(
-                ["attempt", "worker", "started", "time", "outcome"], [_attempt_row(each, at_ms) for each in attempts]
+                ["attempt", "worker", "started", "from", "time", "outcome"],
+                [_attempt_row(each, at_ms, began) for each in attempts],
             ),
         ]
     traces = [each.cause.traceback for each in attempts if each.cause and each.cause.traceback]
@@ -86,14 +107,19 @@ def trial_text(
     return "\n".join([*lines, "", f"flowctl logs {label}"])
 
 
-def _attempt_row(attempt: AttemptView, at_ms: int) -> list[str]:
-    cause = f": {attempt.cause.headline()}" if attempt.cause else ""
+def _attempt_row(attempt: AttemptView, at_ms: int, began: Mapping[int, int | None]) -> list[str]:
+    outcome = attempt.outcome or "running"
+    if attempt.cause is not None:
+        told = attempt.cause.told()
+        outcome = told if told.startswith(outcome) else f"{outcome}: {told}"
+    base = began.get(attempt.epoch)
     return [
         str(attempt.attempt),
         attempt.worker or "",
         clock(attempt.started_ms) if attempt.started_ms else "",
+        "" if attempt.epoch not in began else "the start" if base is None else f"iteration {base}",
         span_ms(attempt.started_ms, attempt.ended_ms or at_ms),
-        f"{attempt.outcome or 'running'}{cause}",
+        outcome,
     ]
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from flowctl.broker.reasons import Reason, show_tokens
+from flowctl.broker.reason import Reason
+from flowctl.broker.shape_view import show_tokens
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.view import COUNTED, RunView, StepView
 from flowctl.broker.worker_view import WorkerView
+from flowctl.dsl.names import nearest
+from flowctl.dsl.states import STEP_ENDED
+from flowctl.dsl.stop import lookup
 from flowctl.render.clock import clock, span_ms
 from flowctl.render.failures import group_failures
-from flowctl.render.table import cut, number, pairs
+from flowctl.render.table import cut, flatten, number, pairs
 
 ConfigOf: TypeAlias = Callable[[str, int], Mapping[str, Any]]
 """The configuration of trial (step, index), or an empty mapping where it cannot be read."""
@@ -53,6 +57,8 @@ def best_lines(snap: Snapshot, config_of: ConfigOf) -> list[str]:
     for step in snap.run.experiments:
         unit = snap.best.get(step.name)
         if unit is None or unit.best is None:
+            if step.metric and step.state in STEP_ENDED and step.counts["completed"]:
+                lines.append(f"no trial{_of(snap.run, step)} has a finite {step.metric}")
             continue
         label = snap.run.label(step.name, unit.index)
         config = pairs(config_of(step.name, unit.index))
@@ -60,6 +66,57 @@ def best_lines(snap: Snapshot, config_of: ConfigOf) -> list[str]:
             f"best {step.metric} {number(unit.best)}  {label} (iteration {unit.best_iteration})  {config}".rstrip()
         )
     return lines
+
+
+def _of(run: RunView, step: StepView) -> str:
+    return f" of {step.name}" if len(run.experiments) > 1 else ""
+
+
+def notice_lines(snap: Snapshot) -> dict[str, str]:
+    """Per experiment that may have a misspelled metric, what its running trials report instead.
+
+    A report may lack the metric at times, so this is no error, and nothing is said once some trial has reported it.
+    """
+    found = {}
+    for step in snap.run.experiments:
+        if step.metric is None or step.name in snap.best:
+            continue
+        lacking = [
+            unit
+            for unit in snap.active
+            if unit.step == step.name and unit.last and unit.best is None and lookup(unit.last, step.metric) is None
+        ]
+        if lacking:
+            names = sorted({name for unit in lacking for name in flatten(unit.last)})
+            label = snap.run.label(step.name, lacking[0].index)
+            who = f"{label} reports" if len(lacking) == 1 else f"{len(lacking)} trials, such as {label}, report"
+            found[step.name] = f"{who} {_listed(names)}; not the metric {step.metric!r}{_meant(step.metric, names)}"
+    return found
+
+
+def unreported_line(snap: Snapshot, step: StepView) -> str | None:
+    """What to do about trials that failed because they never reported the metric; None if there are none."""
+    silent = [
+        unit
+        for unit in snap.failed
+        if unit.step == step.name and unit.cause is not None and unit.cause.type == "MissingMetric"
+    ]
+    if not silent or step.metric is None:
+        return None
+    names = sorted({name for unit in silent for name in flatten(unit.last)})
+    if not names:
+        return f"nothing was reported: call report({{{step.metric!r}: …}}) in the trial"
+    who = "no trial" if step.name not in snap.best else f"{len(silent)} of the trials never"
+    return f"{who} reported {step.metric!r}; they reported: {_listed(names)}{_meant(step.metric, names)}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+
+
+def _meant(metric: str, names: list[str]) -> str:
+    near = nearest(metric, names)
+    return f"; did you mean {near!r}?" if near is not None else ""
 
 
 def running_rows(snap: Snapshot) -> list[list[str]]:
@@ -81,6 +138,19 @@ def running_rows(snap: Snapshot) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def retry_lines(snap: Snapshot) -> list[str]:
+    """Why trials that run again had to, equal causes once; at most three lines."""
+    found: dict[str, list[str]] = {}
+    for unit in snap.active:
+        if unit.attempts > 1 and unit.cause is not None:
+            found.setdefault(unit.cause.told(), []).append(snap.run.label(unit.step, unit.index))
+    lines = []
+    for told, labels in list(found.items())[:3]:
+        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        lines.append(f"tried again: {labels[0]}{more}, after {told}")
+    return lines
 
 
 RUNNING_HEAD = ["trial", "state", "iteration", "last report", "worker", "time"]
@@ -126,7 +196,7 @@ def token_text(offer: Mapping[str, int], used: Mapping[str, int]) -> str:
 def _note(step: StepView) -> str:
     if step.state == "waiting":
         return f"after {', '.join(step.after)}"
-    return step.reason or ""
+    return step.reason if step.reason and step.reason != step.state else ""
 
 
 def zero_counts() -> dict[str, int]:
