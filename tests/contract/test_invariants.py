@@ -89,6 +89,65 @@ def test_a_damage_is_found_and_named(busy: World, name: str) -> None:
     assert any(sentence in line for line in found), found
 
 
+TOKEN_DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a pool sum differs": (lambda c: c.hincrby("fc:poolused", "license", 1), "fc:poolused says"),
+    "a share differs": (lambda c: c.hincrby("fc:shares", "r1", 1), "fc:shares says"),
+    "a total differs": (lambda c: c.hincrby("fc:total", "gpu", 1), "fc:total says"),
+    "a device is booked twice": (lambda c: c.hset("fc:alloc:b1", "x:y:0@1", whole_card("orphan")), "b1: fc:used says"),
+    "a device is held beyond what is offered": (lambda c: c.hdel("fc:offer:b1", "gpu:0"), "of gpu:0 are held, 0 are"),
+    "a free device differs": (
+        lambda c: c.hset("fc:free", "b1", '{"a":1,"c":"","f":{},"d":[["0",1]]}'),
+        "of its devices",
+    ),
+    "a bundle is lost": (
+        lambda c: c.hdel("fc:alloc:b2", "r1:train:0@1#1"),
+        "with 2 bundles, its rows are of bundles [0]",
+    ),
+    "a bundle is too many": (
+        lambda c: c.hset("fc:alloc:b2", "r1:train:0@1#2", whole_card("held")),
+        "bundles [0, 1, 2]",
+    ),
+    "a bundle stands twice": (lambda c: copy_row(c, "r1:train:0@1#1"), "r1:train:0@1#1 stands on"),
+    "a bundle is elsewhere": (
+        lambda c: c.hset("fc:unit:r1:train:0", "gang", '["b1","b1"]'),
+        "says that bundle 1 is on b1, its row is on b2",
+    ),
+}
+
+
+def whole_card(state: str) -> str:
+    return f'{{"v":{{"gpu:0":10000}},"s":"{state}"}}'
+
+
+def copy_row(client: Any, name: str) -> None:
+    client.hset("fc:alloc:b1", name, client.hget("fc:alloc:b2", name))
+
+
+@pytest.fixture
+def gang(client: Any) -> World:
+    """A gang that runs on two machines, with a card and tokens of a pool."""
+    world = World(client)
+    world.boot("b1", gpu=1)
+    world.boot("b2", cpu=1)
+    world.calls.pool_set("license", 10_000)
+    bundles = [{"gpu": 1, "license": 0.5}, {"cpu": 1, "license": 0.5}]
+    world.run("r1", step_of(bundles=bundles, strategy="STRICT_SPREAD"))
+    world.running()
+    assert [boot for boot, _ in world.bundles()] == ["b1", "b2"]
+    assert world.complaints() == []
+    return world
+
+
+@pytest.mark.parametrize("name", TOKEN_DAMAGES)
+def test_a_damage_of_tokens_is_found_and_named(gang: World, name: str) -> None:
+    damage, sentence = TOKEN_DAMAGES[name]
+
+    damage(gang.client)
+
+    found = violations(gang.client)
+    assert any(sentence in line for line in found), found
+
+
 def test_checks_write_nothing(busy: World) -> None:
     before = busy.dump()
 

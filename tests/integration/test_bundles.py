@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
@@ -88,7 +87,10 @@ def pids(cluster: Cluster, name: str) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_what_fails_on_a_bundle_is_told_and_nothing_of_it_outlives_the_run(cluster: Cluster) -> None:

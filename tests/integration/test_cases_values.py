@@ -24,9 +24,7 @@ def test_many_trials_start_as_fast_at_the_end_as_at_the_beginning(shared: Cluste
     space = f"{{'i': grid(range({trials}))}}"
     run = shared.submit(trains("report({'i': config.i})", param_space=space, resources="{'cpu': 1}"))
     shared.until(lambda: int(shared.client.hget(f"fc:step:{run}:train", "completed")) >= trials // 2, deadline_s=900)
-    begun = time.monotonic()
-    shared.flowctl("status", run, check=True)
-    took_s = time.monotonic() - begun
+    took_s = [_took_s(shared, *command) for command in (("list",), ("status", run))]
     shared.wait(run, timeout_s=900)
 
     found = shared.results(run)
@@ -37,7 +35,13 @@ def test_many_trials_start_as_fast_at_the_end_as_at_the_beginning(shared: Cluste
     first_ms, last_ms = starts[share] - starts[0], starts[-1] - starts[-1 - share]
     slack = 0.7 if trials > 1000 else 0.25  # other tests share the machine in CI
     assert first_ms / last_ms >= slack, (first_ms, last_ms)
-    assert took_s < 6
+    assert took_s[1] < 8 * took_s[0], took_s  # beside a command that reads nothing of the run's trials
+
+
+def _took_s(shared: Cluster, *command: str) -> float:
+    begun = time.monotonic()
+    shared.flowctl(*command, check=True)
+    return time.monotonic() - begun
 
 
 def test_spellings_of_a_storage_are_one_location(shared: Cluster, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_unknown_resource_is_told_and_fails_after_the_pending_timeout(cluster: C
     cluster.worker(cpu=1)
     script = str(cluster.script(NPU))
 
-    waiting = start(cluster, "submit", script, "--name", "npu", "--wait", "--pending-timeout", "4")
+    waiting = start(cluster, "submit", script, "--name", "npu", "--wait", "--pending-timeout", "10")
     cluster.until(lambda: cluster.state("npu", 1) == "pending", what="the run")
     pending, trial = cluster.status("npu")["pending"], cluster.trial("npu", 1)["pending"]
     out, err = waiting.communicate(timeout=WAIT_S)

@@ -31,6 +31,7 @@ end
 local function end_host(unit, epoch, bundle, host, state, fields, certain, now)
   local name = row_name(unit, epoch, bundle)
   redis.call('ZREM', 'fc:deadlines', host_name(unit, epoch, bundle, host.n))
+  forget_message(unit, epoch .. '#' .. bundle .. '.' .. host.n)
   local text = redis.call('HGET', 'fc:alloc:' .. host.boot, name)
   local row = text and cjson.decode(text)
   if row and not certain then
