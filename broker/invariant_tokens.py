@@ -128,11 +128,10 @@ def gangs(client: Any, data: Data) -> Iterator[str]:
             boot, row = mine[i]
             if boot != _boot_of(unit.fields, i):
                 yield f"unit {unit.id} says that bundle {i} is on {_boot_of(unit.fields, i)}, its row is on {boot}"
-            got = as_request({**row["v"]})
-            if i == 0:
-                got.update(row.get("p") or {})
-            need = {dim: n for dim, n in bundle["need"].items() if i == 0 or dim in got}
-            if got != need and not (row.get("p") and _without(need, got)):
+            got, need = as_request(row["v"]), dict(bundle["need"])
+            for pool in mine[0][1].get("p") or {}:  # booked with the first row, for all bundles
+                need.pop(pool, None)
+            if got != need:
                 yield f"unit {unit.id} holds {got} for bundle {i}, which is not its shape"
 
 
@@ -142,10 +141,6 @@ def as_request(vector: Mapping[str, int]) -> dict[str, int]:
     for dim, n in vector.items():
         got["gpu" if dim.startswith(DEVICE) else dim] += n
     return dict(got)
-
-
-def _without(need: Mapping[str, int], got: Mapping[str, int]) -> bool:
-    return all(got.get(dim, 0) >= n for dim, n in need.items())
 
 
 def _boot_of(fields: Mapping[str, str], bundle: int) -> str | None:
