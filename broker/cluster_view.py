@@ -43,13 +43,17 @@ class Reservation:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """One look. `pools` has those that are set, and those removed that are still in use, with no units."""
+    """One look. `pools` has those that are set, and those removed that are still in use, with no units.
+
+    A worker is given up after `gone_ms` of silence; None: not known to who looks.
+    """
 
     at_ms: int
     workers: tuple[WorkerView, ...] = ()
     pools: Mapping[str, Pool] = field(default_factory=dict)
     set_pools: frozenset[str] = frozenset()
     reservation: Reservation | None = None
+    gone_ms: int | None = None
 
     def held(self) -> Iterator[tuple[WorkerView, Held]]:
         """Every allocation row with the worker that it is on."""
@@ -64,7 +68,7 @@ class ClusterView:
         return self.reservation.holds.get(worker.boot, {})
 
 
-def load_cluster(client: Any) -> ClusterView:
+def load_cluster(client: Any, *, gone_ms: int | None = None) -> ClusterView:
     """Reads everything at once, atomically. Its cost is that of all workers and rows."""
     beats = load_beats(client)
     pipe = client.pipeline(transaction=True)
@@ -80,10 +84,11 @@ def load_cluster(client: Any) -> ClusterView:
         pools=_pools(sizes, used),
         set_pools=frozenset(sizes),
         reservation=_reservation(reserve),
+        gone_ms=gone_ms,
     )
 
 
-def cluster_of(client: Any, workers: Sequence[WorkerView], *, at_ms: int) -> ClusterView:
+def cluster_of(client: Any, workers: Sequence[WorkerView], *, at_ms: int, gone_ms: int | None = None) -> ClusterView:
     """The same for workers that were read before: pools and the reservation are added."""
     pipe = client.pipeline(transaction=False)
     pipe.hgetall("fc:pools")
@@ -96,6 +101,7 @@ def cluster_of(client: Any, workers: Sequence[WorkerView], *, at_ms: int) -> Clu
         pools=_pools(sizes, used),
         set_pools=frozenset(sizes),
         reservation=_reservation(reserve),
+        gone_ms=gone_ms,
     )
 
 

@@ -31,7 +31,9 @@ class Demand:
 
     @property
     def possible(self) -> str:
-        """now: room is free; later: when something ends or a limit is raised; never: no live worker could."""
+        """now: room is free; later: when something ends or a limit is raised, or a worker gives back what it took of
+        its machine; never: no live worker could.
+        """
         return _possible(self.finding)
 
 
@@ -52,9 +54,9 @@ class _Sum:
     since: list[int] = field(default_factory=list)
 
 
-def load_demand(client: Any) -> DemandView:
+def load_demand(client: Any, *, gone_ms: int | None = None) -> DemandView:
     """Reads all open buckets; costs buckets × workers, whatever is pending in them."""
-    cluster = load_cluster(client)
+    cluster = load_cluster(client, gone_ms=gone_ms)
     names = [tuple(name.split(":")) for name in cast(list[str], client.zrange("fc:buckets", 0, -1))]
     runs = {run.run: run for run in load_runs(client, sorted({name[0] for name in names}))}
     shapes = load_shapes(client, sorted({name[2] for name in names}))

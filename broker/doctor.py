@@ -21,6 +21,8 @@ from flowctl.broker.connection import (
     read_facts,
     translated,
 )
+from flowctl.broker.reason import out_of_service, restore_cure
+from flowctl.broker.unit_names import UnitNames
 from flowctl.broker.view import load_runs, now_ms
 from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.errors import FlowctlError
@@ -146,6 +148,12 @@ def _clock(client: Any, url: BrokerURL) -> Check:
 
 def _workers(client: Any, url: BrokerURL) -> Check:
     activity = read_activity(client, url=url)
+    with translated(url):
+        at_ms, label_of = now_ms(client), UnitNames(client).label
+        out = [each for each in load_workers(client) if each.is_quarantined]
+        told = [out_of_service(each, at_ms=at_ms, label_of=label_of) for each in out]
+    if told:
+        return Check("workers", "warn", "; ".join([str(activity), *told]), "; ".join(map(restore_cure, out)))
     if activity.workers:
         return Check("workers", "ok", str(activity))
     return Check("workers", "warn", str(activity), "start one with `flowctl worker`; `flowctl run` brings its own")

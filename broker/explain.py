@@ -11,7 +11,17 @@ from collections.abc import Collection, Sequence
 from flowctl.broker.cluster_view import ClusterView
 from flowctl.broker.explain_gang import gang_busy, gang_problem
 from flowctl.broker.explain_room import busy, problem
-from flowctl.broker.reason import Finding, LabelOf, Lacking, as_path, for_ms, held_text, pool_holders
+from flowctl.broker.reason import (
+    Finding,
+    LabelOf,
+    Lacking,
+    as_path,
+    for_ms,
+    held_text,
+    pool_holders,
+    restore_cure,
+    why_out,
+)
 from flowctl.broker.room_view import lacks, without_pools
 from flowctl.broker.shape_view import Shape, has_labels, show_tokens
 from flowctl.broker.worker_view import WorkerView
@@ -37,10 +47,10 @@ def explain(
     there = [worker for worker in cluster.workers if worker.only_run in (None, run)]
     live = [worker for worker in there if worker.is_live(cluster.at_ms)]
     if not live:
-        return _nobody(there, at_ms=cluster.at_ms)
+        return _nobody(there, at_ms=cluster.at_ms, label_of=label_of)
     found = _pool_too_small(shape, cluster) or _problem(shape, live, cluster)
     if found is not None:
-        return (_set_aside(shape, there, live, cluster) if found.never else None) or found
+        return (_set_aside(shape, there, live, cluster, label_of) if found.never else None) or found
     if full is not None:
         return full
     waits = _pool_in_use(shape, cluster, bucket, label_of)
@@ -48,7 +58,7 @@ def explain(
         return waits
     if shape.is_gang:
         return gang_busy(shape, live, cluster, bucket=bucket, label_of=label_of)
-    able = [worker for worker in live if _could(shape, worker, cluster)]
+    able = [worker for worker in live if is_able(worker, shape, cluster)]
     others = [worker for worker in able if worker.worker not in avoid]
     now = busy(shape, able, cluster, bucket=bucket, label_of=label_of)
     if now.kind != "placing" or not others or len(others) == len(able):
@@ -75,14 +85,16 @@ def _problem(shape: Shape, workers: Sequence[WorkerView], cluster: ClusterView) 
     return (gang_problem if shape.is_gang else problem)(shape, trusted, workers, cluster)
 
 
-def _could(shape: Shape, worker: WorkerView, cluster: ClusterView) -> bool:
-    """Whether a worker could take a request of one bundle if it were idle."""
-    bundle = shape.bundles[0]
+def is_able(worker: WorkerView, shape: Shape, cluster: ClusterView) -> bool:
+    """Whether a worker could take one of a request's bundles if it were idle."""
     is_known = (not shape.python or worker.python == shape.python) and (not shape.key or shape.key in worker.keys)
-    return is_known and has_labels(worker, bundle) and not lacks(without_pools(bundle.need, cluster), worker.offer)
+    return is_known and any(
+        has_labels(worker, bundle) and not lacks(without_pools(bundle.need, cluster), worker.offer)
+        for bundle in shape.bundles
+    )
 
 
-def _nobody(there: Sequence[WorkerView], *, at_ms: int) -> Finding:
+def _nobody(there: Sequence[WorkerView], *, at_ms: int, label_of: LabelOf) -> Finding:
     """No worker takes anything: none is there, none was heard of, or all are out of service."""
     if not there:
         return Finding("no_worker", "no worker is up", START)
@@ -96,12 +108,16 @@ def _nobody(there: Sequence[WorkerView], *, at_ms: int) -> Finding:
         return Finding("not_accepting", f"{_names(starting)} {has} not begun to take work")
     quarantined = [worker for worker in heard if worker.is_quarantined]
     if quarantined:
-        return _quarantined(quarantined, at_ms=at_ms)
+        return _quarantined(quarantined, at_ms=at_ms, label_of=label_of)
     return Finding("not_accepting", f"{_names(heard)} {'is' if len(heard) == 1 else 'are'} draining")
 
 
 def _set_aside(
-    shape: Shape, there: Sequence[WorkerView], live: Sequence[WorkerView], cluster: ClusterView
+    shape: Shape,
+    there: Sequence[WorkerView],
+    live: Sequence[WorkerView],
+    cluster: ClusterView,
+    label_of: LabelOf,
 ) -> Finding | None:
     """A worker that would do, and takes no work just now: then the request is not impossible."""
     aside = [worker for worker in there if worker.state in ("up", "quarantined") and not worker.is_live(cluster.at_ms)]
@@ -111,19 +127,16 @@ def _set_aside(
         if not worker.has_contact(cluster.at_ms):
             return Finding("lost_contact", f"lost contact with {worker.worker}, which could take it")
         if worker.is_quarantined:
-            return _quarantined([worker], at_ms=cluster.at_ms)
+            return _quarantined([worker], at_ms=cluster.at_ms, label_of=label_of)
         return Finding("not_accepting", f"{worker.worker}, which could take it, has not begun to take work")
     return None
 
 
-def _quarantined(workers: Sequence[WorkerView], *, at_ms: int) -> Finding:
+def _quarantined(workers: Sequence[WorkerView], *, at_ms: int, label_of: LabelOf) -> Finding:
     first = workers[0]
     since = f" for {for_ms(at_ms - first.quarantined_ms)}" if first.quarantined_ms is not None else ""
-    why = f": {first.reason}" if first.reason else ""
-    text = f"{_names(workers)} {'is' if len(workers) == 1 else 'are'} out of service{since}{why}"
-    return Finding(
-        "quarantined", text, f"bring it back: flowctl workers --restore {first.worker}", nearest=first.worker
-    )
+    text = f"{_names(workers)} {'is' if len(workers) == 1 else 'are'} out of service{since}{why_out(first, label_of)}"
+    return Finding("quarantined", text, restore_cure(first), nearest=first.worker)
 
 
 def _pool_asks(shape: Shape, cluster: ClusterView) -> dict[str, int]:
@@ -161,9 +174,12 @@ def _pool_in_use(shape: Shape, cluster: ClusterView, bucket: str | None, label_o
             return Finding("reserved", f"{text}, kept for {label_of(kept.unit)} for {since}", lacking=lacking)
         if pool.is_draining:
             text += f", {show_tokens(name, pool.used)} still in use"
-        holders = pool_holders((row for _, row in cluster.held()), name)
-        text += held_text(holders, at_ms=cluster.at_ms, label_of=label_of)
-        return Finding("pool", text, lacking=lacking, holders=holders)
+        holders = pool_holders(cluster.held(), name, at_ms=cluster.at_ms, gone_ms=cluster.gone_ms)
+        orphans = tuple(each for each in holders if each.is_orphan)
+        is_left = sum(each.units for each in orphans) >= asked - (pool.units - pool.used - held)
+        shown = orphans if is_left else holders
+        text += held_text(shown, at_ms=cluster.at_ms, label_of=label_of)
+        return Finding("orphan" if is_left else "pool", text, lacking=lacking, holders=shown)
     return None
 
 

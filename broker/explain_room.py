@@ -17,12 +17,13 @@ from flowctl.broker.room_view import (
     reach,
     without_pools,
 )
-from flowctl.broker.shape_view import Shape, has_labels, show_tokens
+from flowctl.broker.shape_view import GIB, Shape, has_labels, show_apart, show_tokens
 from flowctl.broker.worker_view import DEVICE, GPU, WorkerView
 from flowctl.dsl.labels import show_labels
-from flowctl.dsl.resources import BUILT_IN, SLOT
+from flowctl.dsl.resources import BUILT_IN, SLOT, format_amount
 
-_PLURAL = {"cpu": "cores", "gpu": "GPUs"}
+_SHARED = {"cpu": "cores", "gpu": "GPUs"}
+LARGER = "ask for less, or start a worker on a larger machine"
 
 
 def problem(
@@ -58,14 +59,13 @@ def problem(
             for i, dim in enumerate(unheard)
         )
         text += _elsewhere(unheard[0], need, others, shape)
-        return Finding("impossible", text, _start(unheard[0], need), True, details, near.worker)
+        return Finding("impossible", text, _start(unheard[0], need, cluster), True, details, near.worker)
     dim = most_lacking(need, lacking)
-    most = measure(dim, reaches[near.boot], need)
-    has = "offers" if most == measure(dim, near.offer, need) else "can offer at most"
-    text = (
-        f"needs {dim} {show_tokens(dim, need[dim])}; the nearest worker, {near.worker}, {has} {show_tokens(dim, most)}"
-    )
-    return Finding("impossible", text, _start(dim, need, may_share=False), True, details, near.worker)
+    now, most = measure(dim, near.offer, need), measure(dim, reaches[near.boot], need)
+    asked, offers, alone = show_apart(dim, need[dim], now, most)
+    has = f"offers {alone}" if most == now else f"offers {offers} now, and at most {alone} alone on its machine"
+    text = f"needs {dim} {asked}; the nearest worker, {near.worker}, {has}"
+    return Finding("impossible", text, _start(dim, need, cluster, may_share=False), True, details, near.worker)
 
 
 def busy(
@@ -92,7 +92,8 @@ def busy(
     near = nearest(need, plain, able)
     lacking = lacks(need, plain[near.boot])
     dim = most_lacking(need, lacking)
-    holders = holders_of(near.held, dim)
+    rows = ((near, row) for row in near.held)
+    holders = holders_of(rows, dim, at_ms=cluster.at_ms, gone_ms=cluster.gone_ms)
     orphaned = sum(each.units for each in holders if each.is_orphan)
     told = held_text(holders, at_ms=cluster.at_ms, label_of=label_of)
     own = (
@@ -101,24 +102,19 @@ def busy(
         else ""
     )
     kind = "device" if dim == GPU and any(each.startswith(DEVICE) for each in near.offer) else "busy"
+    text = _devices(near, need) if kind == "device" else _amounts(near, dim, need)
     if orphaned >= lacking[dim]:
         kind = "orphan"
         holders = tuple(each for each in holders if each.is_orphan)
         told = held_text(holders, at_ms=cluster.at_ms, label_of=label_of)
-        text = (
-            f"{near.worker} still holds {dim} {show_tokens(dim, orphaned)} of attempts whose end it has not confirmed"
-        )
-    elif kind == "device":
-        text = _devices(near, need)
-    else:
-        free, offered = max(0, near.free(dim)), near.offer[dim]
-        text = (
-            f"waits for {dim}: needs {show_tokens(dim, need[dim])}, "
-            f"{near.worker} has {show_tokens(dim, free)} of {show_tokens(dim, offered)} free"
-        )
     return Finding(
         kind, text + own + told, lacking=lacking_on(near, need, lacking), nearest=near.worker, holders=holders
     )
+
+
+def _amounts(worker: WorkerView, dim: str, need: dict[str, int]) -> str:
+    asked, free, offered = show_apart(dim, need[dim], max(0, worker.free(dim)), worker.offer[dim])
+    return f"waits for {dim}: needs {asked}, {worker.worker} has {free} of {offered} free"
 
 
 def _devices(worker: WorkerView, need: dict[str, int]) -> str:
@@ -144,11 +140,14 @@ def _elsewhere(dim: str, need: dict[str, int], others: Sequence[WorkerView], sha
     return f" that may take it; {has.worker} does, but {why}"
 
 
-def _start(dim: str, need: dict[str, int], *, may_share: bool = True) -> str:
+def _start(dim: str, need: dict[str, int], cluster: ClusterView, *, may_share: bool = True) -> str:
     units = need[dim]
+    known = [measure(dim, each.detected, need) for each in cluster.workers if measure(dim, each.detected, need)]
+    if known and units > max(known):
+        return LARGER
     if dim == GPU:
         units = -(-units // WHOLE) * WHOLE  # a worker offers whole devices
-    amount = f"{units}MiB" if dim == "memory" else show_tokens(dim, units)
+    amount = format_amount(dim, units)
     if dim == SLOT:
         return "start one with more: flowctl worker --slots N"
     cure = f"start one that does: flowctl worker --resources {dim}={amount}"
@@ -169,8 +168,28 @@ def _shared(need: dict[str, int], workers: Sequence[WorkerView], cluster: Cluste
         return Finding("placing", "about to be placed")
     named = [f"{each.worker} (run {each.only_run})" if each.only_run else each.worker for each in holders[:3]]
     more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+    what = _SHARED.get(dim, dim)
     text = (
-        f"the {_PLURAL.get(dim, dim)} of {near.worker}'s machine are offered by "
-        f"{'worker' if len(holders) == 1 else 'workers'} {', '.join(named)}{more}; waits for them"
+        f"the {what} of {near.worker}'s machine {'are' if dim in _SHARED else 'is'} offered by "
+        f"{'worker' if len(holders) == 1 else 'workers'} {', '.join(named)}{more}"
     )
-    return Finding("shared", text, lacking=lacking_on(near, need, lacking), nearest=near.worker)
+    if any(each.only_run for each in holders):
+        text += "; waits for them" if len(holders) > 1 else "; waits for it to end"
+        return Finding("shared", text, lacking=lacking_on(near, need, lacking), nearest=near.worker)
+    text += f", which leaves {near.worker} too little"
+    cure = _split(dim, need, near, [near, *holders])
+    return Finding("shared", text, cure, lacking=lacking_on(near, need, lacking), nearest=near.worker)
+
+
+def _split(dim: str, need: dict[str, int], near: WorkerView, workers: Sequence[WorkerView]) -> str:
+    """How workers of one machine, none of which ends by itself, are to share it so that the request fits."""
+    names = ", ".join(sorted(each.worker for each in workers[:4]))
+    whole = WHOLE if dim != "memory" else GIB
+    part = measure(dim, reach(near), need) // len(workers)
+    if dim == GPU:
+        part = sum(each.startswith(DEVICE) for each in near.detected) * WHOLE // len(workers)
+    part = max(whole, part // whole * whole) if part >= whole else part
+    if need[dim] <= part:
+        return f"restart them ({names}) with a part each: flowctl worker --resources …,{dim}={format_amount(dim, part)}"
+    rest = ", ".join(sorted(each.worker for each in workers[1:4]))
+    return f"stop {rest}, or start it again with less: flowctl worker --resources …,{dim}=N"

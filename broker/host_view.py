@@ -3,9 +3,37 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, cast
 
 from flowctl.broker.contact import contact
+
+
+@dataclass(frozen=True)
+class BundleView:
+    """One bundle of a running attempt: its worker, None while it waits for another; `code` is the state of what the
+    trial last started there (placed, running, completed, failed, cancelled, lost), None if nothing.
+    """
+
+    index: int
+    worker: str | None
+    code: str | None
+
+
+def load_bundles(client: Any, unit: str) -> list[BundleView]:
+    """Where the bundles of a unit that is placed or running are; empty for a request of one bundle."""
+    boots = json.loads(cast(str | None, client.hget(f"fc:unit:{unit}", "gang")) or "[]")
+    if len(boots) < 2:
+        return []
+    pipe = client.pipeline(transaction=False)
+    for boot in boots:
+        pipe.hget(f"fc:boot:{boot}", "worker")
+    pipe.hget(f"fc:unit:{unit}", "epoch")
+    pipe.hgetall(f"fc:hosts:{unit}")
+    *workers, epoch, hosts = pipe.execute()
+    states = {int(bundle): json.loads(text) for bundle, text in hosts.items()}
+    codes = {bundle: host["state"] for bundle, host in states.items() if str(host["epoch"]) == epoch}
+    return [BundleView(index, worker or None, codes.get(index)) for index, worker in enumerate(workers)]
 
 
 def load_host(client: Any, unit: str, *, bundle: int, number: int) -> dict[str, Any] | None:

@@ -13,21 +13,27 @@ from dataclasses import replace
 from typing import Any, cast
 
 from flowctl.broker.cluster_view import ClusterView, cluster_of
-from flowctl.broker.explain import explain
+from flowctl.broker.explain import explain, is_able
 from flowctl.broker.reason import Finding, Holder, Reason, held_text
 from flowctl.broker.shape_view import Shape, load_shapes, show_shape
 from flowctl.broker.unit_names import UnitNames
 from flowctl.broker.view import RunView, StepView, UnitView
 from flowctl.broker.worker_view import WorkerView
+from flowctl.dsl.states import STEP_ENDED
 
 _SAMPLE = 200
 _MAX_HOLDERS = 10
 _WRITING = "its records are being written"
 
 
-def pending_reasons(client: Any, run: RunView, workers: Sequence[WorkerView], *, at_ms: int) -> list[Reason]:
-    """The reasons of all pending units of a run, grouped; the counts add up to the run's pending units."""
-    gathering = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms))
+def pending_reasons(
+    client: Any, run: RunView, workers: Sequence[WorkerView], *, at_ms: int, gone_ms: int | None = None
+) -> list[Reason]:
+    """The reasons of all pending units of a run, grouped; the counts add up to the run's pending units.
+
+    A worker is given up after `gone_ms` of silence, where that is known.
+    """
+    gathering = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms, gone_ms=gone_ms))
     reasons: list[Reason] = []
     for step in run.steps:
         pending = step.counts["pending"]
@@ -42,7 +48,14 @@ def pending_reasons(client: Any, run: RunView, workers: Sequence[WorkerView], *,
 
 
 def unit_reason(
-    client: Any, run: RunView, step: StepView, unit: UnitView, workers: Sequence[WorkerView], *, at_ms: int
+    client: Any,
+    run: RunView,
+    step: StepView,
+    unit: UnitView,
+    workers: Sequence[WorkerView],
+    *,
+    at_ms: int,
+    gone_ms: int | None = None,
 ) -> Reason:
     """The reason of one pending unit."""
     early = _before_placement(run, step)
@@ -50,7 +63,7 @@ def unit_reason(
         return Reason.of(early, count=1, step=step.name)
     if unit.not_before_ms is not None and unit.not_before_ms > at_ms:
         return Reason("delayed", _delay_text(unit.reason, unit.not_before_ms, at_ms), 1, step.name)
-    found = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms)).of_unit(step, unit)
+    found = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms, gone_ms=gone_ms)).of_unit(step, unit)
     return Reason.of(found, count=1, step=step.name)
 
 
@@ -64,6 +77,17 @@ def with_lacks(
         return list(units)
     gathering = Gathering(client, run, cluster_of(client, workers, at_ms=at_ms))
     return [gathering.with_lack(unit) for unit in units]
+
+
+def able_workers(client: Any, run: RunView, workers: Sequence[WorkerView], *, at_ms: int) -> list[WorkerView]:
+    """Those that could take something of what is left of a run if they were idle; all while its needs are not known."""
+    pipe = client.pipeline(transaction=False)
+    for step in run.steps:
+        if step.state not in STEP_ENDED:
+            pipe.smembers(f"fc:stepshapes:{run.run}:{step.name}")
+    shapes = load_shapes(client, sorted(set().union(*pipe.execute()))).values()
+    cluster = cluster_of(client, workers, at_ms=at_ms)
+    return [each for each in workers if not shapes or any(is_able(each, shape, cluster) for shape in shapes)]
 
 
 class Gathering:

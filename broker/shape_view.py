@@ -12,6 +12,7 @@ from flowctl.dsl.labels import NOT
 from flowctl.dsl.resources import PACK, SLOT, Bundle, Request, format_request
 
 TOKEN = 10_000
+GIB = 1024
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,17 @@ def has_labels(worker: WorkerView, bundle: Bundle) -> bool:
 
 
 def show_tokens(dimension: str, units: int) -> str:
-    """An amount as a person writes it: cpu 0.5, memory 2048 MiB."""
+    """An amount as a person reads it: cpu 0.5, memory 2 GiB, 23.5 GiB or 100 MiB."""
     if dimension == "memory":
-        return f"{units} MiB"
+        return f"{units} MiB" if units < GIB else f"{units / GIB:.1f}".removesuffix(".0") + " GiB"
     return f"{units / TOKEN:.4f}".rstrip("0").rstrip(".")
+
+
+def show_apart(dimension: str, *amounts: int) -> list[str]:
+    """Amounts that are compared: those that differ read differently, to the MiB if need be."""
+    shown = [show_tokens(dimension, units) for units in amounts]
+    is_blurred = dimension == "memory" and len(set(shown)) < len(set(amounts))
+    return [f"{units} MiB" for units in amounts] if is_blurred else shown
 
 
 def show_need(need: Mapping[str, int]) -> str:

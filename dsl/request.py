@@ -32,8 +32,10 @@ def placement_group(bundles: Iterable[Mapping[str, Any]], strategy: str = PACK) 
 
     Each bundle is a dictionary as in `resources`, and may hold "labels" of its own. An empty first bundle means that
     the trial itself uses nothing but its slot. `strategy`: PACK (as few machines as possible), SPREAD (as many as
-    possible), STRICT_PACK (one machine or never), STRICT_SPREAD (each on a machine of its own or never). Raises
-    `DeclarationError`.
+    possible), STRICT_PACK (one machine or never), STRICT_SPREAD (each on a machine of its own or never).
+
+    The trial runs code on another bundle with `get_context().bundles[1].start(function, *args).result()`; what fails
+    there is `flowctl.HostFailed`. Raises `DeclarationError`.
     """
     place = at(caller_place(), "placement_group")
     if isinstance(bundles, (Mapping, str)) or not isinstance(bundles, Iterable):

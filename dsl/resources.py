@@ -35,9 +35,9 @@ LABELS = "labels"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,59}")
 _MAX_TOKENS = 10**9
 _MAX_MIB = 2**40
-_MEMORY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]i?B?|B|)\s*")
+_MEMORY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGTP]i?B?|B|)\s*")
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
-_BYTES |= {"ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_BYTES |= {"K": 10**3, "Ki": 2**10, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _ALIASES = {
     "cpus": "cpu",
     "num_cpus": "cpu",
@@ -128,7 +128,7 @@ def parse_offer(text: str, *, place: str | None = None) -> dict[str, int]:
 
 def _offered(name: str, amount: str, place: str) -> int:
     if name == "memory":
-        return memory_mib(amount, place=place)
+        return _amount(name, amount, place)
     try:
         number = float(amount)
     except ValueError:
@@ -202,15 +202,30 @@ def check_name(name: object, *, place: str) -> str:
 
 
 def memory_mib(value: object, *, place: str) -> int:
-    """Memory in MiB, rounded up: a number is bytes, text has a unit (`16GiB`, `500MB`)."""
+    """Memory in MiB, rounded up: a number is bytes, text has a unit (`16GiB`, `500MB`). Zero, or at least 1 MiB."""
     if isinstance(value, str):
         match = _MEMORY.fullmatch(value)
         if match is None:
-            raise DeclarationError(f"{value!r} is not an amount of memory", place=place, cure='write "16GiB"')
+            raise DeclarationError(f"{value!r} is not an amount of memory", place=place, cure=_memory_meant(value))
         size = Fraction(match[1]) * _BYTES[match[2].rstrip("B")]
+        if not match[2] and size:
+            raise DeclarationError(f"{value!r} has no unit", place=place, cure=f'did you mean "{match[1]}GiB"?')
     else:
         size = _exact(value, place)
+    if 0 < size < 2**20:
+        what = f"is {value!r}{'' if isinstance(value, str) else ' bytes'}, less than 1 MiB"
+        raise DeclarationError(what, place=place, cure='a number is bytes: write "16GiB"')
     return math.ceil(size / 2**20)
+
+
+def _memory_meant(text: str) -> str:
+    """The cure for a unit that is written otherwise: `16gb`."""
+    parts = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text.lower())
+    if parts is not None:
+        unit = next((unit for unit in _BYTES if unit and parts[2] in (unit.lower(), f"{unit.lower()}b")), None)
+        if unit is not None:
+            return f'did you mean "{parts[1]}{unit}B"?'
+    return 'write "16GiB"'
 
 
 def _amount(name: str, value: object, place: str) -> int:

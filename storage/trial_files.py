@@ -23,6 +23,11 @@ _NAME = re.compile(
     r"(?:-(?P<number>\d{8,18}))?\.(?P<ext>jsonl|json|txt)",
     re.ASCII,
 )
+_HOST_LOG = re.compile(
+    r"hostlog-(?P<epoch>\d{6,12})-(?P<nonce>[0-9a-f]{16})-(?P<bundle>\d{4,5})-(?P<host>\d{8,12})-(?P<by>[0-9a-f]{16})"
+    r"-(?P<offset>\d{12,18})\.txt",
+    re.ASCII,
+)
 _SHAPES = {
     "claim": ("json", False),
     "outcome": ("json", False),
@@ -40,14 +45,26 @@ class Fence(NamedTuple):
     nonce: str
 
 
+class HostPart(NamedTuple):
+    """What tells the hosts of one attempt apart: bundle, number, and the nonce of the guardian that claimed it."""
+
+    bundle: int
+    number: int
+    nonce: str
+
+
 @dataclass(frozen=True)
 class TrialFile:
-    """A file of a trial, as its name says: `number` is the sequence number, first row or byte offset, else None."""
+    """A file of a trial, as its name says: `number` is the sequence number, first row or byte offset, else None.
+
+    `host` only for a log of code on another bundle, whose `fence` is that of the attempt it belongs to.
+    """
 
     name: str
     kind: str
     fence: Fence
     number: int | None
+    host: HostPart | None = None
 
 
 def check_fence(epoch: int, nonce: str) -> Fence:
@@ -67,8 +84,16 @@ def name_of(kind: str, fence: Fence, number: int | None = None) -> str:
     return f"{kind}-{fence.epoch:06d}-{fence.nonce}{tail}.{ext}"
 
 
+def host_log_name(fence: Fence, host: HostPart, offset: int) -> str:
+    """The name of a piece of a host's log: `hostlog-EPOCH-NONCE-BUNDLE-NUMBER-NONCE-OFFSET.txt`."""
+    check_fence(fence.epoch, host.nonce)
+    return f"hostlog-{fence.epoch:06d}-{fence.nonce}-{host.bundle:04d}-{host.number:08d}-{host.nonce}-{offset:012d}.txt"
+
+
 def parse(name: str) -> TrialFile | None:
     """What a file name says, or None for a name that was not written here."""
+    if name.startswith("hostlog-"):
+        return _parse_host_log(name)
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -78,6 +103,14 @@ def parse(name: str) -> TrialFile | None:
     if match["ext"] != ext or numbered != (number is not None):
         return None
     return TrialFile(name, kind, Fence(int(match["epoch"]), match["nonce"]), number)
+
+
+def _parse_host_log(name: str) -> TrialFile | None:
+    match = _HOST_LOG.fullmatch(name)
+    if match is None:
+        return None
+    host = HostPart(int(match["bundle"]), int(match["host"]), match["by"])
+    return TrialFile(name, "hostlog", Fence(int(match["epoch"]), match["nonce"]), int(match["offset"]), host)
 
 
 def trial_folder(step: str, index: int) -> str:

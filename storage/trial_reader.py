@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from flowctl.dsl.names import check_step_name
 from flowctl.storage import chain, restore, trial_files
 from flowctl.storage.errors import DamagedRecord, NotFound
+from flowctl.storage.log_pieces import joined
 from flowctl.storage.manifest import Manifest, ManifestRef
 from flowctl.storage.records import Damage, decode_record
 from flowctl.storage.run_folder import RunFolder
@@ -32,29 +33,34 @@ class TrialReader:
         self.index = index
         self.path = trial_files.trial_folder(step, index)
         self.warnings: list[Damage] = []
-        self._folder = run_folder.folder.child(self.path)
+        self.folder = run_folder.folder.child(self.path)
 
     # ---- records
 
+    def files(self) -> list[TrialFile]:
+        """All files of the folder whose names say what they are, by kind, fence and number."""
+        found = (trial_files.parse(name) for name in self.folder.list())
+        return sorted((one for one in found if one), key=lambda one: (one.kind, one.fence, one.number or 0))
+
     def claims(self) -> list[Claim]:
         """The claims that can be read, oldest first."""
-        return self._claims(self._files())
+        return self._claims(self.files())
 
     def outcomes(self) -> list[Outcome]:
         """The outcomes that can be read, by epoch."""
-        return self._outcomes(self._files())
+        return self._outcomes(self.files())
 
     def manifests(self) -> list[Manifest]:
         """The manifests that can be read, by epoch and number; whether all their files are there is not checked."""
-        return self._manifests(self._files())
+        return self._manifests(self.files())
 
     def highest_epoch(self) -> int:
         """The highest epoch that any file names, readable or not; 0 if there is none."""
-        return max((one.fence.epoch for one in self._files()), default=0)
+        return max((one.fence.epoch for one in self.files()), default=0)
 
     def final_outcome(self) -> Outcome | None:
         """The outcome that ends the trial, if one counts: no later claim exists, or the next one names it."""
-        files = self._files()
+        files = self.files()
         return chain.final_outcome(self._claims(files), self._outcomes(files))
 
     # ---- checkpoints
@@ -72,7 +78,7 @@ class TrialReader:
 
         The folder must be absent or empty. Raises `DamagedRecord` or `NotFound` if the checkpoint is not as it was.
         """
-        return restore.restore(self._folder, self.load_manifest(ref), Path(local_dir))
+        return restore.restore(self.folder, self.load_manifest(ref), Path(local_dir))
 
     def restore_newest(self, local_dir: str | Path) -> ManifestRef | None:
         """Make `local_dir` from the newest checkpoint on the chain that is intact to the last byte, and say which.
@@ -81,7 +87,7 @@ class TrialReader:
         """
         for ref, manifest in self._intact(strict=False):
             try:
-                restore.restore(self._folder, manifest, Path(local_dir))
+                restore.restore(self.folder, manifest, Path(local_dir))
             except (DamagedRecord, NotFound) as error:
                 self._warn(ref.name, str(error))
             else:
@@ -102,7 +108,7 @@ class TrialReader:
         `tail` are rows that the broker still holds; each has `epoch` and `nonce` beside the keys of a stored row, and
         may stand on storage as well.
         """
-        files = self._files()
+        files = self.files()
         claims, outcomes = self._claims(files), self._outcomes(files)
         rows = [row for row in map(self._tail_row, tail) if row is not None]
         rows += self._stored_rows(files, self._signed_segments(files, outcomes))
@@ -120,25 +126,11 @@ class TrialReader:
 
         Pieces that are lost leave a line that says how much.
         """
-        files = [one for one in self._files() if one.kind in ("log", "claim")]
+        files = [one for one in self.files() if one.kind in ("log", "claim")]
         fence = self._log_fence(files, attempt)
-        text, position = bytearray(), start
-        for one in sorted((f for f in files if f.fence == fence and f.kind == "log"), key=lambda f: f.number or 0):
-            data, offset = self._folder.read(one.name), one.number or 0
-            if offset + len(data) <= position:
-                continue
-            if offset > position:
-                text += f"\n[{offset - position} bytes of the log are missing]\n".encode()
-                position = offset
-            text += data[position - offset :]
-            position = offset + len(data)
-        return bytes(text)
+        return joined(self.folder, (one for one in files if one.fence == fence and one.kind == "log"), start=start)
 
     # ---- inside
-
-    def _files(self) -> list[TrialFile]:
-        found = (trial_files.parse(name) for name in self._folder.list())
-        return sorted((one for one in found if one), key=lambda one: (one.kind, one.fence, one.number or 0))
 
     def _claims(self, files: Iterable[TrialFile]) -> list[Claim]:
         return chain.in_order(self._good(files, "claim", self._claim))
@@ -164,8 +156,8 @@ class TrialReader:
         expect = {"step": self.step, "index": self.index, "epoch": file.fence.epoch, "nonce": file.fence.nonce}
         if file.kind == "manifest":
             expect["seq"] = file.number
-        place = f"{self._folder.url}/{file.name}"
-        data = self._folder.read(file.name)
+        place = f"{self.folder.url}/{file.name}"
+        data = self.folder.read(file.name)
         return decode_record(data, keyring=run.keyring, kind=file.kind, run=run.run, path=place, expect=expect)
 
     def _claim(self, file: TrialFile) -> Claim:
@@ -178,7 +170,7 @@ class TrialReader:
         return Manifest.from_json(self._record(file), path=file.name)
 
     def _intact(self, *, strict: bool) -> Iterator[tuple[ManifestRef, Manifest]]:
-        files = self._files()
+        files = self.files()
         claims, outcomes = self._claims(files), self._outcomes(files)
         final = chain.final_outcome(claims, outcomes)
         known = {one.fence for one in files if one.kind != "log"}
@@ -190,7 +182,7 @@ class TrialReader:
                     manifest = self._manifest(file)
                     if link.through is not None and manifest.ref.iteration > link.through:
                         continue
-                    restore.check_present(self._folder, manifest)
+                    restore.check_present(self.folder, manifest)
                 except (DamagedRecord, NotFound) as error:
                     damaged += 1
                     self._warn(file.name, f"{error}; the checkpoint before it is used")
@@ -198,7 +190,7 @@ class TrialReader:
                     found += 1
                     yield manifest.ref, manifest
         if strict and damaged and not found:
-            raise DamagedRecord("every checkpoint is damaged", place=self._folder.url, cure="see the warnings")
+            raise DamagedRecord("every checkpoint is damaged", place=self.folder.url, cure="see the warnings")
 
     def _signed_segments(self, files: list[TrialFile], outcomes: list[Outcome]) -> dict[str, Segment]:
         """The segments that outcomes name and, of attempts without one, their newest manifest."""
@@ -213,7 +205,7 @@ class TrialReader:
             if file.kind != "rows":
                 continue
             try:
-                data = self._folder.read(file.name)
+                data = self.folder.read(file.name)
             except NotFound as error:
                 self._warn(file.name, str(error))
                 continue

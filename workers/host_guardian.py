@@ -23,7 +23,9 @@ from flowctl.dsl.errors import FlowctlError
 from flowctl.dsl.names import parse_unit
 from flowctl.storage.attempt import AttemptFolder
 from flowctl.storage.host_code import read_host_code
+from flowctl.storage.host_log import write_host_log
 from flowctl.storage.signing import Keyring
+from flowctl.storage.trial_files import HostPart
 from flowctl.workers import attention, units
 from flowctl.workers.channel import FrameReader, pack
 from flowctl.workers.decision import cause_of_exit
@@ -119,7 +121,7 @@ class HostGuardian:
         self.kill_at: float | None = None
         self.exit: Exit | None = None
         self.jobs = Jobs()
-        self.own: AttemptFolder | None = None
+        self.attempt: AttemptFolder | None = None
         self.output = Output(self.jobs, self._write_log)
         self._period_s = broker.calls.times.lease_ms / 4000
         self._renew_at = time.monotonic() + self._period_s
@@ -164,14 +166,14 @@ class HostGuardian:
     def _fetch(self) -> Path:
         self.holdings.note_devices(trial_pid=self.process.pid)
         run = open_run(self.claimed["location"], self.unit.run, self.claimed["token"], self.keyring)
-        where = (run, self.unit.step, self.unit.index, self.host.epoch)
+        attempt = AttemptFolder(run, self.unit.step, self.unit.index, self.host.epoch, self.claimed["by"])
         data = read_host_code(
-            AttemptFolder(*where, self.claimed["by"]),
+            attempt,
             bundle=self.host.bundle,
             number=self.host.number,
             digest=self.claimed["digest"],
         )
-        self.own = AttemptFolder(*where, self.host.nonce)
+        self.attempt = attempt
         path = self.folder / "code.pkl"
         path.write_bytes(data)
         return path
@@ -292,8 +294,9 @@ class HostGuardian:
         return bool(data)
 
     def _write_log(self, offset: int, data: bytes) -> None:
-        if self.own is not None:
-            self.own.write_log(offset, data)
+        if self.attempt is not None:
+            part = HostPart(self.host.bundle, self.host.number, self.host.nonce)
+            write_host_log(self.attempt, part, offset, data)
 
     # --- the end ---
 

@@ -13,6 +13,7 @@ import queue
 import random
 import secrets
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -27,12 +28,13 @@ from flowctl.broker.store import Broker, revive
 from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.errors import FlowctlError, RefusedError
 from flowctl.storage.signing import Keyring
-from flowctl.workers import attention, identity, preparation, template, tree, units
+from flowctl.workers import attention, identity, preparation, template, tree, units, witness
 from flowctl.workers.burial import Burials
 from flowctl.workers.guardian import guard
 from flowctl.workers.host_guardian import guard_host
 from flowctl.workers.offers import Offers, offer_text, offers, taken_by_others
 from flowctl.workers.runs.chores import Chores
+from flowctl.workers.runs.pools import shadowed_by
 
 BEAT_S = 1.0
 log = logging.getLogger("flowctl")
@@ -61,6 +63,7 @@ class Node:
         self._thread: threading.Thread | None = None
         self._brokers: dict[int, Broker] = {}
         self._burials = Burials(who)
+        self._witness: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def start(cls, settings: Settings, *, who: identity.Identity, task: Any, slots: int) -> "Node":
@@ -126,6 +129,7 @@ class Node:
             log.info("%s", note)
         self._burials.sweep_dead_boots()
         self._register(self.broker(), swept=True)
+        self._witness = witness.start(self.identity)
         self._thread = threading.Thread(target=self._live, name="flowctl-node", daemon=True)
         self._thread.start()
 
@@ -156,6 +160,8 @@ class Node:
             broker.calls.worker_leave(self.identity.boot, text=f"worker {self.identity.worker} stopped")
         except (FlowctlError, NoContact) as error:
             log.warning("could not say goodbye: %s", error)
+        if self._witness is not None:
+            witness.dismiss(self._witness)
 
     def _register(self, broker: Broker, *, swept: bool) -> None:
         who = self.identity
@@ -193,6 +199,8 @@ class Node:
         offer = {str(name): int(n) for name, n in reply.value.items()}
         self.store_id = broker.store_id
         log.info("worker %s offers %s", who.worker, offer_text(offer))
+        for line in shadowed_by(broker.client.hkeys("fc:pools"), who.worker, offer):
+            log.warning("%s", line)
         here = [each for each in load_workers(broker.client) if each.machine == who.machine and each.boot != who.boot]
         for text, dimensions in taken_by_others(offer, self.offered).items():
             others = [each.worker for each in here if any(each.offer.get(name) for name in dimensions)]
@@ -232,6 +240,9 @@ class Node:
                 self._wake.get_nowait()
 
     def _beat(self, broker: Broker) -> None:
+        if self._witness is not None and self._witness.poll() is not None:
+            log.warning("the witness of this worker is gone: starting another")
+            self._witness = witness.start(self.identity)
         files = units.running(self.identity.units)
         alive = [file for file in files if file.is_alive()]
         kept = [file for file in files if file not in alive and not self._burials.bury(broker, file)]

@@ -1,5 +1,5 @@
 -- Publishes the outcome of an attempt: state, tokens back, next steps, next placement. The same nonce may say it again.
--- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:delayed fc:failed:* fc:rank:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fcq.* fc:leftovers fc:tail:* fc:unacked fc:unacked_index fc:limits fc:pools fc:poolused fc:reserve fc:shares fc:timeouts fc:total fc:weights fc:attention:* fc:hosts:* fc:waiting fc:waiting:* fc:repairs
+-- uses: fc:freed fc:tick fc:unit:* fc:run:* fc:step:* fc:boot:* fc:attempts:* fc:active:* fc:deadlines fc:delayed fc:failed:* fc:rank:* fc:alloc:* fc:used:* fc:offer:* fc:free fc:bucket:* fc:buckets fc:shapes fc:stepshapes:* fc:dependents:* fc:expanding fc:events:* fc:journals fcq.* fc:leftovers fc:tail:* fc:unacked fc:unacked_index fc:limits fc:pools fc:poolused fc:reserve fc:shares fc:timeouts fc:total fc:weights fc:attention:* fc:hosts:* fc:waiting fc:waiting:* fc:repairs fc:boots
 -- args: unit epoch nonce to reason cause_json outcome fails_up delay_ms last_json dispatch_ms
 -- returns: OK state | LOST state | BAD_STATE to
 -- include: base tokens flow room gang queue host seat reserve repair place lose judge
@@ -23,7 +23,7 @@ if fails_up > 0 then redis.call('HINCRBY', key, 'fails', fails_up) end
 if last ~= '' then redis.call('HSET', key, 'last', last) end
 if cause_json ~= '' then redis.call('HSET', key, 'cause', cause_json) else redis.call('HDEL', key, 'cause') end
 leave_rows(unit)
-judge(unit, record, fails_up > 0, now)
+judge(unit, record, fails_up > 0, cause, now)
 if to == 'pending' and is_cancelled(run, record) then to, reason = 'cancelled', 'cancelled' end
 if to == 'pending' then
   back_to_pending(unit, run, step, index, 'running', reason, now, delay_ms, cause_json)

@@ -10,7 +10,7 @@ if not state or state == 'gone' then return { 'UNKNOWN' } end
 if state == 'up' then return { 'OK' } end
 if state ~= 'quarantined' then return { 'BAD_STATE', state } end
 redis.call('HSET', key, 'state', 'up')
-redis.call('HDEL', key, 'reason', 'quick', 'quarantined_ms')
+redis.call('HDEL', key, 'reason', 'quick', 'quarantined_ms', 'quarantined_for')
 store_free(boot)
 place(boot, 16, 0, dispatch_ms, now)
 return { 'OK' }

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flowctl.dsl.stage import stage
     from flowctl.dsl.with_resources import with_resources
     from flowctl.storage.checkpoint import Checkpoint
+    from flowctl.workers.bundles import HostFailed
     from flowctl.workers.gpu_wait import wait_for_gpu
     from flowctl.workers.session import TrialStopped, get_checkpoint, get_context, report
 
@@ -41,6 +42,7 @@ __all__ = [
     "CheckpointConfig",
     "Config",
     "FlowctlError",
+    "HostFailed",
     "Retry",
     "RunFailed",
     "TrialStopped",
@@ -73,6 +75,7 @@ _HOMES = {
     "CheckpointConfig": "flowctl.dsl.policy",
     "Config": "flowctl.dsl.config",
     "FlowctlError": "flowctl.dsl.errors",
+    "HostFailed": "flowctl.workers.bundles",
     "Retry": "flowctl.dsl.policy",
     "RunFailed": "flowctl.dsl.errors",
     "TrialStopped": "flowctl.workers.session",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flowctl.broker.reading import reading
 from flowctl.broker.reason import Reason, who
+from flowctl.broker.reasons import able_workers
 from flowctl.broker.settings import Settings
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.store import Broker
@@ -48,16 +49,17 @@ class LocalRun:
         return self._worker is not None
 
     def others(self) -> list[str]:
-        """The workers, here and elsewhere, that can take the run without the one that was started here."""
+        """The workers, here and elsewhere, that can take trials of the run without the one that was started here."""
         with reading(self._broker):
             at_ms = now_ms(self._broker.client)
             found = load_run(self._broker.client, self.run)
             workers = load_workers(self._broker.client)
-        if found is None:
-            return []
+            if found is None:
+                return []
+            fit = [each for each in workers if each.is_live(at_ms) and each.only_run in (None, self.run)]
+            able = able_workers(self._broker.client, found, fit, at_ms=at_ms)
         own = (socket.gethostname(), self._worker.pid) if self._worker is not None else None
-        fit = (each for each in workers if each.is_live(at_ms) and each.python == found.python)
-        return [each.worker for each in fit if each.only_run in (None, self.run) and (each.host, each.pid) != own]
+        return [each.worker for each in able if each.python == found.python and (each.host, each.pid) != own]
 
     def __enter__(self) -> LocalRun:
         if self._has_ended():

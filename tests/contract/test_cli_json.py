@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,10 @@ def test_workers_show_labels_devices_and_quarantine(
     assert run_command(["workers"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "gpu 0.5/1" in lines[2] and "spot, zone=a" in lines[2]
-    assert lines[3:] == [
-        "w2: gpu 0 H200 (GPU-a, 141000 MiB): 0.5 of 1 in use",
-        "w2: gpu 1 H200 (GPU-b, 141000 MiB): offered by another worker, or beyond its limit",
-        "w2 is out of service: 3 trials in a row failed; bring it back: flowctl workers --restore w2",
+    assert [re.sub(r"for \d+ days", "for N days", line) for line in lines[3:]] == [
+        "w2: gpu 0 H200 (GPU-a, 137.7 GiB): 0.5 of 1 in use",
+        "w2: gpu 1 H200 (GPU-b, 137.7 GiB): offered by another worker, or beyond its limit",
+        "w2 is out of service for N days: 3 trials in a row failed; bring it back: flowctl workers --restore w2",
     ]
 
 
@@ -422,6 +423,7 @@ def test_pending_too_long_is_told_with_what_lacks(
         assert capsys.readouterr().err == f"flowctl: r/5: {told}\n"
     assert ask("status", "r/5")["cause"]["headline"] == told
     assert told in [group["error"] for group in ask("status")["failed"]]
+    assert ask("results")["trials"][5]["cause"]["headline"] == told
 
 
 def test_every_schema_is_used_by_a_document() -> None:

@@ -252,11 +252,13 @@ class Walk:
             to = "cancelled"
         failed, slow, now = to in ("failed", "pending"), self.rng.random() < 0.1, self.world.now_ms()
         self.client.hset(f"fc:unit:{unit.id}", "started_ms", now - 20_000 if slow else now)
-        self.world.finish(self.fences[unit.id], to, fails_up=int(failed), delay_ms=self.rng.choice((0, 0, 60_000)))
         boot = self.model.boots[unit.boots[0]]
+        place = boot.worker if self.rng.random() < 0.9 else "everywhere"
+        delay_ms, cause = self.rng.choice((0, 0, 60_000)), {"kind": "exception", "text": "", "place": place}
+        self.world.finish(self.fences[unit.id], to, fails_up=int(failed), delay_ms=delay_ms, cause=cause)
         self.model.give_back(unit)
         was = boot.state
-        self.model.judge(unit, boot, failed=failed, is_quick=not slow)
+        self.model.judge(unit, boot, failed=failed, is_quick=not slow, place=place)
         self.done["quarantines"] += boot.state != was
         self.settle((boot.name, 16), after=unit)
 

@@ -10,11 +10,12 @@ def boot_state(world: World, boot: str) -> str:
     return str(world.client.hget(f"fc:boot:{boot}", "state"))
 
 
-def fail(world: World, unit: str, *, after_ms: int = 0, to: str = "failed") -> None:
-    """The unit fails so long after its start."""
+def fail(world: World, unit: str, *, after_ms: int = 0, to: str = "failed", place: str = "train.py:1") -> None:
+    """The unit fails so long after its start, with an exception at this place."""
     fence = world.running(unit)
     world.client.hset(f"fc:unit:{unit}", "started_ms", world.now_ms() - after_ms)
-    assert world.finish(fence, to, fails_up=1).word == "OK"
+    cause = {"kind": "exception", "type": "OSError", "text": f"of {unit}", "place": place}
+    assert world.finish(fence, to, fails_up=1, cause=cause).word == "OK"
 
 
 def on(world: World, boot: str, *, run: str = "r1") -> list[str]:
@@ -148,7 +149,43 @@ def test_the_last_that_could_take_them_stays(world: World, other: str) -> None:
     assert (boot_state(world, "bad"), on(world, "bad")) == ("up", ["r1:train:6"])
 
 
-def test_it_goes_when_another_comes_and_it_fails_again(world: World) -> None:
+def test_what_fails_elsewhere_too_is_not_held_against_a_worker(world: World) -> None:
+    two(world)
+
+    for _ in range(3):
+        fail(world, on(world, "bad")[0])
+    assert boot_state(world, "bad") == "quarantined"
+    fail(world, on(world, "good")[0])
+
+    assert (boot_state(world, "bad"), boot_state(world, "good")) == ("up", "up")
+    world.tick()
+    for boot in ("bad", "good") * 4:
+        fail(world, on(world, boot)[0])
+    assert (boot_state(world, "bad"), boot_state(world, "good")) == ("up", "up")
+
+
+def test_another_failure_elsewhere_acquits_nobody(world: World) -> None:
+    two(world)
+
+    for _ in range(3):
+        fail(world, on(world, "bad")[0])
+    fail(world, on(world, "good")[0], place="train.py:7")
+
+    assert (boot_state(world, "bad"), boot_state(world, "good")) == ("quarantined", "up")
+
+
+def test_failures_that_lie_far_apart_are_not_in_a_row(world: World) -> None:
+    two(world)
+
+    for _ in range(2):
+        fail(world, on(world, "bad")[0])
+    world.client.hincrby("fc:boot:bad", "quick_ms", -600_001)
+    fail(world, on(world, "bad")[0])
+
+    assert boot_state(world, "bad") == "up"
+
+
+def test_it_goes_when_another_comes_and_it_fails_on(world: World) -> None:
     world.boot("bad", cpu=1)
     world.run("r1", step_of(total=9))
     for index in range(4):
@@ -156,7 +193,8 @@ def test_it_goes_when_another_comes_and_it_fails_again(world: World) -> None:
 
     world.boot("good", cpu=1)
     assert boot_state(world, "bad") == "up"
-    fail(world, "r1:train:4")
+    for _ in range(3):
+        fail(world, on(world, "bad")[0])
 
     assert boot_state(world, "bad") == "quarantined"
 
@@ -167,7 +205,8 @@ def test_two_broken_workers_are_not_both_taken_out(world: World) -> None:
     world.run("r1", step_of(total=30))
 
     while world.placed():
-        fail(world, f"r1:train:{world.placed()[0]}")
+        unit = f"r1:train:{world.placed()[0]}"
+        fail(world, unit, place=str(world.field(unit, "boot")))
         world.tick()
 
     assert sorted(boot_state(world, boot) for boot in ("b1", "b2")) == ["quarantined", "up"]
@@ -335,7 +374,8 @@ def test_a_retry_goes_where_it_failed_if_no_other_could_hold_it(world: World, ot
         world.beat("b2", accepting=False)
     elif other == "is quarantined":
         world.boot("b3", cpu=2, only="hold")
-        world.client.hset("fc:boot:b2", "quick", '["x:train:0","x:train:1"]')
+        quick = {"quick": '["x:train:0","x:train:1"]', "quick_ms": world.now_ms()}
+        world.client.hset("fc:boot:b2", mapping=quick)
         world.finish(held, "failed", fails_up=1)
         assert boot_state(world, "b2") == "quarantined"
     world.tick()

@@ -9,12 +9,16 @@ import pytest
 from view_keys import TOKEN, Keys
 
 from flowctl.broker.cluster_view import ClusterView
+from flowctl.broker.demand import load_demand
 from flowctl.broker.explain import explain
+from flowctl.broker.explain_room import LARGER
 from flowctl.broker.reason import KINDS, Lacking, Reason, for_ms
-from flowctl.broker.reasons import pending_reasons, unit_reason, with_lacks
-from flowctl.broker.shape_view import Shape, show_need, show_tokens
+from flowctl.broker.reasons import able_workers, pending_reasons, unit_reason, with_lacks
+from flowctl.broker.shape_view import Shape, show_apart, show_need, show_tokens
+from flowctl.broker.snapshot import take_snapshot
 from flowctl.broker.view import failed_units, load_run, load_units, now_ms
 from flowctl.broker.worker_view import load_workers
+from flowctl.cli.launching import problems
 from flowctl.dsl.resources import Bundle, Request
 
 NEED = {"cpu": TOKEN, "slot": TOKEN}
@@ -113,11 +117,47 @@ def test_what_other_workers_of_the_machine_offer_is_waited_for(client: Any, keys
 
     reason = only(client)
 
-    text = "the cores of vm-2's machine are offered by worker vm (run other); waits for them"
+    text = "the cores of vm-2's machine are offered by worker vm (run other); waits for it to end"
     assert (reason.kind, reason.text, reason.cure, reason.is_impossible) == ("shared", text, None, False)
     keys.add_shape({"cpu": 3 * TOKEN, "slot": TOKEN})
     assert only(client).is_impossible
-    assert only(client).text == "needs cpu 3; the nearest worker, vm-2, can offer at most 2"
+    text = "needs cpu 3; the nearest worker, vm-2, offers 0 now, and at most 2 alone on its machine"
+    assert (only(client).text, only(client).cure) == (text, LARGER)
+
+
+def test_workers_of_one_machine_that_end_by_themselves_never_are_to_share_it(client: Any, keys: Keys) -> None:
+    """The first took all memory, the second has the token: while both live, no trial runs, and nothing changes that."""
+    detected = json.dumps({"memory": 24_105})
+    keys.add_shape({"license": TOKEN, "memory": 100, "slot": TOKEN})
+    keys.add_worker("wa", {"memory": 24_105, "slot": 9 * TOKEN}, machine="m1", detected=detected)
+    keys.add_worker("wb", {"memory": 0, "license": TOKEN, "slot": 9 * TOKEN}, machine="m1", detected=detected)
+
+    reason = only(client)
+
+    text = "the memory of wb's machine is offered by worker wa, which leaves wb too little"
+    assert (reason.kind, reason.text, reason.is_impossible) == ("shared", text, False)
+    assert reason.cure == "restart them (wa, wb) with a part each: flowctl worker --resources …,memory=11GiB"
+    run = load_run(client, "r")
+    assert run is not None
+    (told,) = problems([reason], run)
+    assert told == f"3 trials of train cannot run now: {text}; {reason.cure}"
+    client.zadd("fc:buckets", {"r:train:s1": 1})
+    (demand,) = load_demand(client).demands
+    assert (demand.possible, demand.finding.text, demand.finding.cure) == ("later", text, reason.cure)
+    keys.add_shape({"license": TOKEN, "memory": 20_000, "slot": TOKEN})
+    assert only(client).cure == "stop wa, or start it again with less: flowctl worker --resources …,memory=N"
+
+
+def test_more_than_any_machine_has_is_no_advice(client: Any, keys: Keys) -> None:
+    keys.add_shape({**NEED, "memory": 476_838})
+    keys.add_worker("w1", {**OFFER, "memory": 24_105}, detected='{"memory": 24105}')
+
+    assert only(client).text == "needs memory 465.7 GiB; the nearest worker, w1, offers 23.5 GiB"
+    assert only(client).cure == LARGER
+    keys.add_shape({**NEED, "memory": 24_106})
+    assert only(client).text == "needs memory 24106 MiB; the nearest worker, w1, offers 24105 MiB"
+    keys.add_worker("w2", OFFER, detected='{"memory": 40000}', gpu_limit="0")
+    assert only(client).cure == LARGER or only(client).kind != "impossible"
 
 
 def test_busy_names_the_resource_and_what_is_free(client: Any, keys: Keys) -> None:
@@ -138,7 +178,34 @@ def test_tokens_of_unconfirmed_ends_are_named(client: Any, keys: Keys) -> None:
     boot = keys.add_worker("w1", {"cpu": TOKEN, "slot": TOKEN})
     keys.book(boot, "r:train:9", NEED, state="orphan")
 
-    assert only(client).text.startswith("w1 still holds cpu 1 of attempts whose end it has not confirmed")
+    reason = only(client)
+
+    held = "still held by what r/9 ran on w1; free when w1 says that it is gone"
+    assert (reason.kind, reason.text) == ("orphan", f"waits for cpu: needs 1, w1 has 0 of 1 free; {held}")
+    assert [(each.worker, each.is_orphan, each.lost) for each in reason.holders] == [("w1", True, None)]
+
+
+def test_pool_held_by_what_ran_on_a_lost_worker_says_when_it_is_free(client: Any, keys: Keys) -> None:
+    keys.add_shape({**NEED, "seat": TOKEN})
+    keys.add_worker("wa", OFFER)
+    boot = keys.add_worker("wb", OFFER, quiet_ms=98_500)
+    client.hset("fc:pools", "seat", TOKEN)
+    keys.book(boot, "r:train:0", NEED, state="orphan", pools={"seat": TOKEN}, for_ms=98_000)
+
+    run, workers = load_run(client, "r"), load_workers(client)
+    assert run is not None
+    (reason,) = pending_reasons(client, run, workers, at_ms=now_ms(client), gone_ms=150_000)
+
+    head = "waits for the pool seat: needs 1, 0 of 1 free; still held by what r/0 ran on wb, which was lost"
+    tail = "or at once when it is started again under that name"
+    assert reason.kind == "orphan"
+    assert re.sub(r"in 5\d s", "in N s", reason.text) == (
+        f"{head}; free when wb says that it is gone, at the latest in N s, {tail}"
+    )
+    assert reason.gist == "waits for the pool seat: needs 1, 0 of 1 free"
+    assert only(client).text == f"{head}; free when wb says that it is gone, {tail}"
+    snap = take_snapshot(client, "r")
+    assert snap is not None and [each.worker for each in snap.out_of_contact()] == ["wb"]
 
 
 def test_waiting_step_names_what_it_waits_for(client: Any) -> None:
@@ -205,7 +272,8 @@ def test_steps_of_a_run_without_pending_trials_have_no_reason(client: Any) -> No
 
 def test_amounts_read_as_people_write_them() -> None:
     assert [show_tokens("cpu", units) for units in (TOKEN, 5_000, 1, 12_345)] == ["1", "0.5", "0.0001", "1.2345"]
-    assert show_tokens("memory", 2048) == "2048 MiB"
+    assert [show_tokens("memory", mib) for mib in (0, 100, 2048, 24_105)] == ["0 MiB", "100 MiB", "2 GiB", "23.5 GiB"]
+    assert show_apart("memory", 24_105, 24_106) == ["24105 MiB", "24106 MiB"]
     assert show_need({"cpu": TOKEN, "slot": TOKEN, "gpu": 0, "license": 2 * TOKEN}) == "cpu 1, license 2"
     assert show_need({"slot": TOKEN}) == "nothing but a slot"
 
@@ -287,6 +355,21 @@ def test_quarantined_worker_is_named_with_the_command_that_brings_it_back(client
     assert (reason.kind, reason.is_impossible, reason.nearest) == ("quarantined", False, "w1")
     assert reason.text == "w1 is out of service for 4 min: 3 trials in a row failed"
     assert reason.cure == "bring it back: flowctl workers --restore w1"
+    assert "4 min" not in reason.gist  # it would be said again with every look
+
+
+def test_reason_of_a_quarantine_names_trials_as_people_do(client: Any, keys: Keys) -> None:
+    why = "3 trials in a row failed within 10 s of their start: r:train:2, other:fit:0"
+    boot = keys.add_worker("w1", OFFER, state="quarantined", reason=why, quarantined_ms=now_ms(client))
+    told = "w1 is out of service for 0 s: 3 trials in a row failed within 10 s of their start: r/2, other/fit/0"
+
+    assert only(client).text == told
+    snap = take_snapshot(client, "r")
+    assert snap is not None
+    assert list(snap.notices.values()) == [f"{told}; bring it back: flowctl workers --restore w1"]
+    client.hset(f"fc:boot:{boot}", mapping={"reason": "3 trials in a row failed", "only": "other"})
+    snap = take_snapshot(client, "r")
+    assert snap is not None and snap.notices == {}
 
 
 # What is full now
@@ -309,6 +392,21 @@ def test_busy_names_the_largest_holders_and_since_when(client: Any, keys: Keys) 
     ]
     assert reason.lacking == {"cpu": Lacking(TOKEN, 4 * TOKEN, 0)}
     assert reason.gist == "waits for cpu: needs 1, w1 has 0 of 4 free"
+
+
+def test_workers_that_can_take_what_is_left_of_a_run(client: Any, keys: Keys) -> None:
+    keys.add_worker("small", {"cpu": 5_000, "slot": TOKEN})
+    keys.add_worker("full", OFFER, {"cpu": 2 * TOKEN})
+    keys.add_worker("old", OFFER, python="3.10")
+
+    def able() -> list[str]:
+        run = load_run(client, "r")
+        assert run is not None
+        return [each.worker for each in able_workers(client, run, load_workers(client), at_ms=now_ms(client))]
+
+    assert able() == ["full"]
+    client.hset("fc:step:r:train", "state", "completed")
+    assert able() == ["full", "old", "small"]
 
 
 def test_share_of_a_device_is_not_made_of_two(client: Any, keys: Keys) -> None:
@@ -438,7 +536,7 @@ def test_strict_spread_counts_machines(client: Any, keys: Keys) -> None:
     keys.add_worker("w4", OFFER, {"cpu": 2 * TOKEN}, machine="m3")
     busy = only(client)
     assert (busy.kind, busy.is_impossible) == ("gang", False)
-    assert busy.text.startswith("bundle 3 of 3 (cpu=1) does not fit beside the others: 2 of 3 find room at once")
+    assert busy.text.startswith("bundle 2, cpu=1, of 3 does not fit beside the others: 2 of 3 find room at once")
 
 
 def test_strict_pack_wants_one_machine(client: Any, keys: Keys) -> None:
@@ -458,13 +556,13 @@ def test_packed_gang_names_the_bundle_without_room(client: Any, keys: Keys) -> N
 
     assert (
         only(client).text
-        == "the live workers hold 1 of 2 bundles at once, even idle; bundle 1 of 2 (cpu=1) finds no room"
+        == "the live workers hold 1 of 2 bundles at once, even idle; bundle 1, cpu=2, of 2 finds no room"
     )
     keys.add_worker("w2", {"cpu": TOKEN, "slot": TOKEN}, machine="m2")
     assert only(client).kind == "placing"
     keys.book(boot, "x:t:0", {"cpu": TOKEN}, for_ms=2_000)
     reason = only(client)
-    text = "bundle 2 of 2 (cpu=2): waits for cpu: needs 2, w1 has 1 of 2 free; held by x/t/0 for 2 s"
+    text = "bundle 1, cpu=2, of 2: waits for cpu: needs 2, w1 has 1 of 2 free; held by x/t/0 for 2 s"
     assert (reason.kind, reason.text, reason.is_impossible) == ("gang", text, False)
 
 
@@ -472,8 +570,22 @@ def test_bundle_that_nobody_could_hold_is_named(client: Any, keys: Keys) -> None
     keys.add_shape({"cpu": TOKEN}, {"gpu": TOKEN})
     keys.add_worker("w1", OFFER)
 
-    assert only(client).text == "bundle 2 of 2 (gpu=1): no live worker offers gpu (asked 1)"
+    assert only(client).text == "bundle 1, gpu=1, of 2: no live worker offers gpu (asked 1)"
     assert (only(client).kind, only(client).is_impossible) == ("impossible", True)
+
+
+def test_bundle_that_does_not_fit_beside_the_others_is_named_with_who_holds_what_lacks(client: Any, keys: Keys) -> None:
+    keys.add_shape({"cpu": TOKEN}, {"cpu": TOKEN}, {"cpu": 3 * TOKEN})
+    boot = keys.add_worker("w1", {"cpu": 5 * TOKEN, "slot": 9 * TOKEN})
+    keys.book(boot, "x:t:0", {"cpu": TOKEN}, for_ms=7_000)
+
+    reason = only(client)
+
+    head = "bundle 2, cpu=3, of 3 does not fit beside the others: 2 of 3 find room at once (PACK)"
+    assert (reason.kind, reason.text) == ("gang", f"{head}; held by x/t/0 for 7 s")
+    assert [(each.unit, each.units) for each in reason.holders] == [("x:t:0", TOKEN)]
+    keys.book(boot, "x:t:1", {"cpu": 4 * TOKEN}, for_ms=9_000)
+    assert only(client).text.startswith("bundle 2, cpu=3, of 3: waits for cpu: needs 3, w1 has 0 of 5 free")
 
 
 def test_shares_of_devices_are_seated_as_placement_seats_them(client: Any, keys: Keys) -> None:

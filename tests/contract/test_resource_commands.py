@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,26 @@ def test_nothing_there_says_what_to_do(tell: Tell) -> None:
     assert code == 2 and "leave out TARGET" in text
 
 
+def test_what_is_not_offered_is_no_row_and_what_is_kept_says_for_whom(world: World, tell: Tell) -> None:
+    tell("pool", "set", "seat=1")
+    world.boot("b1", cpu=2, npu=0)
+    world.boot("b2", cpu=0, slot=0)
+    world.run("r1", step_of(total=1, cpu=2, seat=1))
+    world.run("r2", step_of(total=1, cpu=2, seat=1))
+    parts = [{"boot": "b1", "v": {"cpu": 2 * CPU}}]
+    kept = {"unit": "r2:train:0", "name": "r2:train:s", "run": "r2", "step": "train", "parts": parts}
+    world.client.set("fc:reserve", json.dumps({**kept, "pools": {"seat": CPU}, "ms": world.now_ms()}))
+
+    text = tell("resources")[1]
+    pools = tell("pool", "list")[1]
+    world.client.delete("fc:reserve")
+
+    assert "npu" not in text
+    assert "worker-b2  nothing\n" in text
+    assert "0 (2 kept for r2/0 once it is free)" in text
+    assert "0 (1 kept for r2/0 once it is free)" in pools
+
+
 # demand
 
 
@@ -147,6 +168,16 @@ def test_pool_is_made_listed_drained_and_removed(world: World, ask: Ask, tell: T
     world.finish(fence)
 
 
+def test_a_token_that_is_a_pool_as_well_is_named_with_its_worker(world: World, tell: Tell) -> None:
+    tell("pool", "set", "license=2")
+    world.boot("b1", license=1)
+
+    for command in (["pool", "list"], ["workers"]):
+        code, text = tell(*command)
+        assert code == 0
+        assert "worker worker-b1 offers license, which is a pool of the whole cluster: the pool is meant" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
@@ -181,20 +212,47 @@ def test_run_and_step_are_changed_while_they_run(world: World, ask: Ask, tell: T
     world.boot("b1", cpu=4)
     world.run("r1", step_of(total=4, cpu=1), expand=False)
 
-    assert ask("set", "r1", "max_concurrent_trials=2", "priority=5", "weight=2")["values"] == {
-        "max_concurrent_trials": 2,
-        "priority": 5,
-        "weight": 2,
-    }
+    document = ask("set", "r1", "max_concurrent_trials=2", "priority=5", "weight=2")
+    assert document["values"] == {"max_concurrent_trials": 2, "priority": 5, "weight": 2}
+    assert (document["step"], document["limited"], document["smaller"]) == (None, "train", {})
     assert ask("set", "r1/train", "max_concurrent_trials=1")["step"] == "train"
     world.add("r1", n=4)
     limited = ask("status", "r1")["pending"][0]
     assert (limited["kind"], limited["count"]) == ("limit", 3)
     assert limited["text"].startswith("max_concurrent_trials of r1/train is 1, and 1 runs; held by r1/0 for ")
     assert tell("set", "r1/train", "max_concurrent_trials=none") == (0, "r1/train: max_concurrent_trials no limit\n")
-    assert ask("status", "r1")["pending"][0]["text"].startswith("max_concurrent_trials of r1 is 2, and 2 run")
+    assert ask("status", "r1")["pending"] == []
     assert world.client.hget("fc:run:r1", "priority") == "5"
     assert float(world.client.hget("fc:weights", "r1")) == 2
+
+
+def test_limit_of_a_run_is_that_of_its_only_experiment(world: World, tell: Tell) -> None:
+    world.boot("b1", cpu=4)
+    world.run(
+        "r1", step_of("prepare", kind="stage", mode=None), step_of(total=4, cpu=1, max_concurrent=1), expand=False
+    )
+
+    code, text = tell("set", "r1", "max_concurrent_trials=3", "priority=1")
+
+    assert (code, text) == (
+        0,
+        "r1: max_concurrent_trials 3 of its only experiment, r1/train, priority 1\n",
+    )
+    assert world.client.hgetall("fc:limits") == {"r1:train": "3"}
+
+
+def test_experiments_that_keep_a_smaller_limit_are_named(world: World, ask: Ask, tell: Tell) -> None:
+    world.boot("b1", cpu=4)
+    steps = [step_of("one", max_concurrent=2), step_of("two", max_concurrent=8), step_of("three")]
+    world.run("r1", *steps, expand=False)
+
+    assert ask("set", "r1", "max_concurrent_trials=4")["smaller"] == {"one": 2}
+    assert tell("set", "r1", "max_concurrent_trials=4") == (
+        0,
+        "r1: max_concurrent_trials 4\n"
+        "r1/one keeps its own limit of 2; change it: flowctl set r1/one max_concurrent_trials=N\n",
+    )
+    assert world.client.hgetall("fc:limits") == {"r1": "4", "r1:one": "2", "r1:two": "8"}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +322,18 @@ def test_worker_is_brought_back_by_name(world: World, ask: Ask, tell: Tell) -> N
     name = f"worker-{bad.boot}"
     found = {each["worker"]: each for each in ask("workers")["workers"]}
     assert found[name]["state"] == "quarantined"
-    assert "trials in a row failed within 10 s of their start" in found[name]["reason"]
+    assert re.fullmatch(
+        r"3 trials in a row failed within 10 s of their start: r1/\d, r1/\d, r1/\d", found[name]["reason"]
+    )
+    notice = (
+        rf"{name} is out of service for \d+ s: {found[name]['reason']}; bring it back: flowctl workers --restore {name}"
+    )
+    (told,) = ask("status", "r1")["notices"]
+    assert re.fullmatch(notice, told)
+    for command in ("workers", "resources", "status", "doctor"):
+        assert re.search(notice, tell(command)[1]), command
+    (check,) = [each for each in ask("doctor")["checks"] if each["name"] == "workers"]
+    assert (check["verdict"], check["cure"]) == ("warn", f"bring it back: flowctl workers --restore {name}")
     assert tell("workers", "--restore", f"{name}x")[0] == 5
     restored = ask("workers", "--restore", name)
     assert (restored["worker"], restored["before"]) == (name, "quarantined")

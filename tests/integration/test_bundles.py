@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -88,7 +89,7 @@ def pids(cluster: Cluster, name: str) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -186,3 +187,68 @@ def test_a_lost_bundle_is_replaced_by_its_strategy_while_the_attempt_goes_on(clu
     assert second["second"] == second["found"]
     assert second["found"] not in (host, cluster.trial(run, 0)["worker"])
     assert cluster.trial(run, 0)["attempts"] == 1
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gang.py"
+
+
+def test_gang_example_runs_and_its_bundles_logs_are_found_afterwards(cluster: Cluster) -> None:
+    done = cluster.flowctl("run", str(EXAMPLE), "--name", "gang", timeout_s=90)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = cluster.trial_rows("gang", 0)
+    assert abs(row["pi"] - 3.1416) < 0.05 and len(row["workers"]) == 2
+    own = cluster.flowctl("logs", "gang/0", check=True)
+    assert own.stdout == "" and "bundles 1, 2 printed too: flowctl logs gang/0 --bundle 1" in own.stderr
+    for bundle in (1, 2):
+        text = cluster.flowctl("logs", "gang/0", "--bundle", str(bundle), check=True).stdout
+        assert text == f"100000 points with seed {bundle} on {row['workers'][bundle - 1]}\n"
+    assert cluster.json("logs", "gang/0")["bundles"] == [1, 2]
+    assert cluster.json("logs", "gang/0", "--bundle", "2", "--attempt", "1")["host"] == 2
+    nothing = cluster.flowctl("logs", "gang/0", "--bundle", "3", check=True)
+    assert nothing.stdout == "" and "nothing was printed on bundle 3 of gang/0; on 1, 2 something was" in nothing.stderr
+
+
+def test_status_of_a_trial_says_where_each_bundle_is(cluster: Cluster) -> None:
+    cluster.worker(resources="cpu=1", name="a")
+    cluster.worker(resources="cpu=1,tok=1", name="b")
+    run = cluster.submit(LONG)
+    pids(cluster, "held-1")
+    cluster.until(lambda: cluster.trial_rows(run, 0), what="the report")
+
+    text = cluster.flowctl("status", f"{run}/0", check=True).stdout
+    bundles = cluster.json("status", f"{run}/0")["bundles"]
+
+    assert "bundle 0: on a (the trial itself)" in text and "bundle 1: on b (its code: running)" in text
+    assert bundles == [{"index": 0, "worker": "a", "code": None}, {"index": 1, "worker": "b", "code": "running"}]
+    cluster.flowctl("cancel", run, check=True)
+    cluster.wait(run, state="cancelled")
+
+
+LOCKED = """
+import beside
+from flowctl import experiment, get_context, placement_group, report
+
+def on_bundle(n):
+    with beside.LOCK:
+        return beside.twice(n)
+
+@experiment(resources=placement_group([{"cpu": 1}, {"cpu": 1}]))
+def train(config):
+    report({"here": beside.twice(1), "there": get_context().bundles[1].start(on_bundle, 2).result(timeout_s=60)})
+"""
+
+
+def test_a_module_beside_the_script_that_holds_a_lock_is_imported_in_trial_and_bundle(cluster: Cluster) -> None:
+    cluster.worker(resources="cpu=2", name="a")
+    beside = cluster.root / "beside.py"
+    beside.write_text(
+        "import threading\nLOCK = threading.Lock()\ndef twice(n):\n    with LOCK:\n        return 2 * n\n"
+    )
+
+    run = cluster.submit(LOCKED)
+    beside.unlink()
+    cluster.wait(run)
+
+    (row,) = cluster.trial_rows(run, 0)
+    assert (row["here"], row["there"]) == (2, 4)

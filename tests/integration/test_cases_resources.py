@@ -61,7 +61,7 @@ def test_memory_is_shared_out_and_what_nobody_has_is_named_within_seconds(cluste
     assert [holder["trial"] for holder in reason["holders"]] == [f"{run}/0", f"{run}/1"]
     [reason] = never
     assert (reason["kind"], reason["impossible"], reason["nearest"]) == ("impossible", True, "small")
-    assert reason["text"] == "needs memory 3072 MiB; the nearest worker, small, offers 2048 MiB"
+    assert reason["text"] == "needs memory 3 GiB; the nearest worker, small, offers 2 GiB"
     assert reason["text"] in submitted.stdout + submitted.stderr
 
 

@@ -125,7 +125,7 @@ def test_so_it_does_when_the_worker_is_killed_and_started_again(cluster: Cluster
         begun = len(intervals(cluster.lines("device")))
         run = submit(cluster, go)
         cluster.until(partial(cluster.has_lines, "pids", begun + 1), what="the trial and its child")
-        worker.kill()
+        worker.kill(machine=True)
         again = cut_worker(cluster, line)
         cluster.until(lambda: len(intervals(cluster.lines("device"))) > begun + 1, what="the next trial")  # noqa: B023
         cluster.side.joinpath(go).touch()

@@ -101,3 +101,12 @@ def test_same_seed_gives_the_same_configurations_in_every_process(shared: Cluste
 
     assert configs["a"] == configs["b"]
     assert configs["a"] != configs["c"] and configs["a"] != configs["d"] and configs["c"] != configs["d"]
+
+
+def test_worker_that_declares_a_pools_token_says_that_the_pool_is_meant(cluster: Cluster) -> None:
+    cluster.flowctl("pool", "set", "license=1", check=True)
+
+    worker = cluster.worker(resources="cpu=1,license=1", name="w")
+
+    said = "worker w offers license, which is a pool of the whole cluster: the pool is meant"
+    cluster.until(lambda: said in worker.text(), what="the warning")

@@ -44,7 +44,7 @@ def test_a_token_comes_back_from_a_machine_that_died(cluster: Cluster, server: s
     first_worker = cluster.worker(resources="cpu=1,lic=1", name="a")
     first = cluster.submit(trains(HOLDS, resources=LIC, max_failures=0, max_worker_losses=0))
     cluster.until(lambda: cluster.lines("held"), what="the holder")
-    first_worker.kill()
+    first_worker.kill(machine=True)
     killed = time.monotonic()
     if server != "stays":
         restart_server(cluster)
@@ -76,7 +76,7 @@ def test_a_pools_token_comes_back_from_a_machine_that_died(cluster: Cluster, ser
     held = cluster.worker(cpu=1, name="a")
     first = cluster.submit(trains(HOLDS, resources="{'cpu': 1, 'seat': 1}", max_worker_losses=0))
     cluster.until(lambda: cluster.lines("held"), what="the holder")
-    held.kill()
+    held.kill(machine=True)
     if server != "stays":
         restart_server(cluster)
     [pool] = cluster.json("pool", "list")["pools"]
@@ -214,7 +214,7 @@ def test_a_token_of_a_killed_worker_returns_within_its_term_though_nobody_comes_
     cluster.worker(resources="cpu=1", name="other")
     run = cluster.submit(trains("mark('held', get_context().worker)\nwait_for('go')", resources=LIC))
     cluster.until(lambda: cluster.lines("held"), what="the trial")
-    victim.kill()
+    victim.kill(machine=True)
     cluster.until(lambda: cluster.state(run, 0) == "pending", what="the end of its lease", deadline_s=4 * LEASE_TTL_S)
     cluster.worker(resources="lic=1", name="third")
     cluster.side.joinpath("go").touch()

@@ -75,10 +75,16 @@ class Worker:
         """Its pool processes."""
         return [child.pid for child in psutil.Process(self.pid).children() if os.getpgid(child.pid) == self.pid]
 
-    def kill(self, *, only_main: bool = False) -> None:
-        """kill -9: of the main process and all its guardians at once, or of the main process alone."""
+    def kill(self, *, only_main: bool = False, machine: bool = False) -> None:
+        """kill -9: of the main process and all its guardians at once, or of the main process alone. `machine`: as if
+        the machine died: nothing is left that could tell.
+        """
         if self.is_over:
             return
+        if machine:
+            for child in psutil.Process(self.pid).children():
+                if any("workers.witness" in part for part in child.cmdline()):
+                    child.kill()
         if only_main:
             self.process.kill()
         else:

@@ -66,6 +66,7 @@ class Boot:
     is_suspect: bool = False
     rows: dict[str, Row] = field(default_factory=dict)
     quick: list[str] = field(default_factory=list)
+    blamed: tuple[str, str, str] | None = None
 
     @property
     def takes(self) -> bool:
@@ -170,6 +171,7 @@ class Room:
 @dataclass
 class Model:
     boots: dict[str, Boot] = field(default_factory=dict)
+    failures: dict[tuple[str, str, str], set[str]] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     units: dict[str, Unit] = field(default_factory=dict)
     pools: dict[str, int] = field(default_factory=dict)
@@ -507,22 +509,37 @@ class Model:
         boot.offer.update(dict.fromkeys(left[: boot.limit], WHOLE))
         self.boots[boot.name] = boot
 
-    def judge(self, unit: Unit, boot: Boot, *, failed: bool, is_quick: bool) -> None:
+    def judge(self, unit: Unit, boot: Boot, *, failed: bool, is_quick: bool, place: str) -> None:
+        """`place` stands for all that tells one failure from another."""
         if not failed:
             boot.quick = []
             return
         if boot.worker not in unit.avoid and len(unit.avoid) < MAX_AVOIDED:
             unit.avoid.append(boot.worker)
+        failure = (unit.run, unit.step, place)
+        seen = self.failures.setdefault(failure, set())
+        was_proven = len(seen) > 1
+        seen.add(boot.worker)
+        if len(seen) > 1:
+            if not was_proven:
+                self.acquit(failure)
+            return
         if not is_quick:
             boot.quick = []
             return
-        if unit.id in boot.quick:
+        is_last = not self.able(unit.shape, unit.run) - {boot.worker}
+        if is_last or unit.id in boot.quick:
             return
         boot.quick.append(unit.id)
-        is_last = not self.able(unit.shape, unit.run) - {boot.worker}
-        if len(boot.quick) >= QUICK_UNITS and boot.state == "up" and not is_last:
-            boot.quick, boot.state = [], "quarantined"
+        if len(boot.quick) >= QUICK_UNITS and boot.state == "up":
+            boot.quick, boot.state, boot.blamed = [], "quarantined", failure
             self.take_back(boot.name)
+
+    def acquit(self, failure: tuple[str, str, str]) -> None:
+        """It fails on a second worker too: those that were taken out of service for it come back."""
+        for boot in self.boots.values():
+            if boot.state == "quarantined" and boot.blamed == failure:
+                boot.state, boot.quick = "up", []
 
     # --- the reservation ---
 

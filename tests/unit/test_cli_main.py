@@ -213,3 +213,49 @@ def test_every_entry_is_the_command_of_its_name() -> None:
     for entry in ENTRIES:
         command = cli.get_command(context, entry.name)
         assert command is not None and command.name == entry.name
+
+
+ASKS = """
+from flowctl import experiment, grid
+
+def needs(config):
+    print("asked")
+    if config.n == 4:
+        return "x"
+    return {"cpu": config.n, "gpu": config.missing} if config.n == 3 else {"cpu": min(config.n, 1)}
+
+@experiment(param_space={"n": grid([1, 2, 3, 4])}, num_samples=2, resources=needs)
+def train(config): ...
+"""
+
+
+def test_plan_evaluates_a_resource_function_and_warns_where_it_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(ASKS)
+
+    assert run_command(["plan", str(script)]) == 0
+    out = capsys.readouterr().out
+    assert run_command(["plan", str(script), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    assert "4 × cpu 1" in out and "asked" not in out
+    assert "warning: train: no request for 2 trials, the first is trial 2: " in out and "missing" in out
+    assert "the first is trial 3: DeclarationError: in the function of its resources: resources: gave 'x'" in out
+    jsonschema.validate(document, json.loads((SCHEMAS / "plan.json").read_text()))
+    assert document["shapes"] == [{"needs": "cpu 1", "count": 4}]
+    assert [(each["step"], each["trial"], each["count"]) for each in document["warnings"]] == [
+        ("train", 2, 2),
+        ("train", 3, 2),
+    ]
+
+
+def test_plan_looks_at_the_first_thousand_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "many.py"
+    script.write_text(ASKS.replace("num_samples=2", "num_samples=300").replace("config.n == 4", "False"))
+
+    assert run_command(["plan", str(script)]) == 0
+
+    out = capsys.readouterr().out
+    assert "200 × a function of the configuration, not looked at" in out

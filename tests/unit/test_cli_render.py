@@ -174,6 +174,13 @@ def test_status_tells_everything_that_matters() -> None:
     assert "flowctl logs r/1" in text
 
 
+def test_iteration_of_the_best_is_said_only_where_there_are_several() -> None:
+    once = unit(0, best=0.25, best_iteration=1, iteration=1)
+
+    assert best_lines(snapshot(best={"train": once}, active=()), config_of) == ["best loss 0.25  r/0  lr=0.1"]
+    assert "(iteration 1)" in best_lines(snapshot(best={"train": once}), config_of)[0]
+
+
 def test_live_picture_shows_the_same() -> None:
     from rich.console import Console
 
@@ -296,7 +303,7 @@ def test_closing_lines_name_the_log_of_what_failed_the_run() -> None:
     ("own", "others", "line"),
     [
         (False, ["a"], "detached; the run goes on on worker a; end it: flowctl cancel r"),
-        (False, [], "detached; no worker is up; go on with: flowctl run --attach r"),
+        (False, [], "detached; no worker is up that could take it; go on with: flowctl run --attach r"),
         (True, [], "stopped; go on with: flowctl run --attach r"),
         (True, list("abcd"), "stopped here; the run goes on on workers a, b, c, …; end it: flowctl cancel r"),
     ],

@@ -186,7 +186,7 @@ def test_a_group_that_cannot_be_is_refused_at_its_own_line(bundles: Any, strateg
 
 BUNDLES = st.fixed_dictionaries(
     {"cpu": st.integers(1, 64), "gpu": st.integers(0, 8)},
-    optional={"memory": st.integers(1, 2**40), "labels": st.lists(st.sampled_from(["spot", "!slow", "zone=a"]))},
+    optional={"memory": st.integers(2**20, 2**40), "labels": st.lists(st.sampled_from(["spot", "!slow", "zone=a"]))},
 )
 
 

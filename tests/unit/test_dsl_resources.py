@@ -9,9 +9,30 @@ from flowctl.dsl.resources import format_resources, memory_mib, parse_amounts, p
 
 
 def test_memory_is_read_in_mib_rounded_up() -> None:
-    amounts = {"16GiB": 16384, "500MB": 477, "1.5 Gi": 1536, 2**20: 1, 1: 1, "1k": 1}
+    amounts = {"16GiB": 16384, "500MB": 477, "1.5 Gi": 1536, 2**20: 1, "2000KiB": 2, "0": 0, 0: 0}
 
     assert {amount: memory_mib(amount, place="m") for amount in amounts} == amounts
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        ("16", "'16' has no unit; did you mean \"16GiB\"?"),
+        ("16gb", "'16gb' is not an amount of memory; did you mean \"16GB\"?"),
+        (" 2.5 gib", 'did you mean "2.5GiB"?'),
+        ("16m", 'did you mean "16MB"?'),
+        (2, 'is 2 bytes, less than 1 MiB; a number is bytes: write "16GiB"'),
+        (2**20 - 1, "less than 1 MiB"),
+        ("100kB", "is '100kB', less than 1 MiB"),
+        ("5B", "less than 1 MiB"),
+    ],
+)
+def test_memory_that_was_meant_otherwise_is_refused(amount: object, words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        parse_amounts({"memory": amount}, place="resources")
+    assert words in str(caught.value)
+    with pytest.raises(DeclarationError, match="has no unit"):
+        parse_offer("memory=16")
 
 
 def test_an_offer_is_read_from_text() -> None:

@@ -13,6 +13,7 @@ NAMES = [
     "CheckpointConfig",
     "Config",
     "FlowctlError",
+    "HostFailed",
     "Retry",
     "RunFailed",
     "TrialStopped",

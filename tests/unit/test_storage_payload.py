@@ -242,3 +242,47 @@ def test_what_a_function_imports_travels_as_text(script: Import, tmp_path: Path)
     command = [sys.executable, "-c", code, str(tmp_path / "payload")]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60)
     assert done.stdout == '[5, 7, "late_a.py"]\n', done.stderr
+
+
+HOLDS_A_LOCK = "import threading, other_k\nLOCK = threading.Lock()\nclass K: ...\ndef go():\n    return other_k.N\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import holder_k\nfrom holder_k import K\ndef train(c):\n"
+        "    import holder_k as again\n"
+        "    with holder_k.LOCK:\n        return [holder_k.go(), K is holder_k.K is again.K, holder_k.__file__]\n",
+        "from pack_k import inner\ndef train(c):\n"
+        "    with inner.holder_k.LOCK:\n        return [inner.holder_k.go(), True, inner.holder_k.__file__]\n",
+    ],
+)
+def test_a_module_that_holds_a_lock_is_imported_anew(script: Import, tmp_path: Path, text: str) -> None:
+    """Also where the worker has another module of that name."""
+    sources = {"script_k": text, "holder_k": HOLDS_A_LOCK, "other_k": "N = 4\n", "pack_k/__init__": ""}
+    module = script(**sources, **{"pack_k/inner": "import holder_k\n"})
+
+    data = pickle_code({"train": StepCode(module.train, ())}, module)["train"]
+
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "holder_k.py").write_text("raise SystemExit('the wrong module')\n")
+    (foreign / "payload").write_bytes(data)
+    code = (
+        "import json, pickle, sys; from flowctl.workers.script_finder import install; "
+        "code, sources, names = pickle.load(open('payload', 'rb')); install(sources, names); "
+        "print(json.dumps(pickle.loads(code)[0]({})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=foreign, timeout=60)
+    assert done.stdout == '[4, true, "holder_k.py"]\n', done.stderr
+
+
+def test_what_holds_a_lock_in_the_script_is_named_beside_a_module_that_does(script: Import) -> None:
+    module = script(
+        script_l="import threading, holder_l\nmine = threading.Lock()\ndef train(c):\n    return holder_l.LOCK, mine\n",
+        holder_l="import threading\nLOCK = threading.Lock()\n",
+    )
+
+    with pytest.raises(PayloadError, match=r"global 'mine' \(_thread\.lock\)"):
+        pickle_code({"train": StepCode(module.train, ())}, module)

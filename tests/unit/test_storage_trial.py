@@ -23,9 +23,10 @@ from run_folders import (
 )
 
 from flowctl.storage.errors import CheckpointError, DamagedRecord, NotFound, StorageRefused
+from flowctl.storage.host_log import HostLog, bundles_with_log, read_host_log, write_host_log
 from flowctl.storage.location import Location
 from flowctl.storage.run_folder import RunFolder
-from flowctl.storage.trial_files import Fence, name_of, parse
+from flowctl.storage.trial_files import Fence, HostPart, host_log_name, name_of, parse
 from flowctl.storage.trial_reader import TrialReader
 
 
@@ -528,3 +529,37 @@ def test_a_row_that_only_its_manifest_holds_is_not_lost(run: RunFolder, tmp_path
         )
 
     assert iterations(reader_of(run).rows()) == [1, 2]
+
+
+# ---- what ran on other bundles
+
+
+def test_logs_of_other_bundles_are_found_and_are_not_the_trials_own(run: RunFolder) -> None:
+    first, second = attempt_of(run, 1), attempt_of(run, 2)
+    claim(first, number=1)
+    claim(second, number=2)
+    write_host_log(first, HostPart(1, 1, nonce(91)), 0, b"first\n")
+    write_host_log(first, HostPart(2, 2, nonce(92)), 0, b"two")
+    write_host_log(second, HostPart(1, 1, nonce(93)), 0, b"old\n")
+    write_host_log(second, HostPart(1, 2, nonce(94)), 4, b"new\n")
+    write_host_log(second, HostPart(1, 2, nonce(94)), 0, b"the ")
+    reader = reader_of(run)
+
+    assert reader.log() == b"" and reader.warnings == []
+    assert bundles_with_log(reader) == [1, 2] and bundles_with_log(reader, 2) == [1]
+    assert read_host_log(reader, 1) == HostLog(attempt=2, number=2, of=2, text=b"the new\n")
+    assert read_host_log(reader, 1, 1) == HostLog(1, 1, 1, b"first\n")
+    assert read_host_log(reader, 2) == HostLog(1, 2, 1, b"two")
+    assert read_host_log(reader, 3) is None and read_host_log(reader, 2, 2) is None
+
+
+def test_name_of_a_bundles_log_reads_back() -> None:
+    host = HostPart(3, 12, nonce(5))
+    name = host_log_name(Fence(7, nonce(1)), host, 4096)
+
+    found = parse(name)
+
+    assert name == f"hostlog-000007-{nonce(1)}-0003-00000012-{nonce(5)}-000000004096.txt"
+    assert found is not None and (found.kind, found.fence, found.number) == ("hostlog", Fence(7, nonce(1)), 4096)
+    assert found.host == host
+    assert parse(name.replace("-0003-", "-3-")) is None

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowctl.broker.view import RunView, StepView, UnitView, load_tails, load_units
+from flowctl.broker.reasons import with_lacks
+from flowctl.broker.view import RunView, StepView, UnitView, load_tails, load_units, now_ms
+from flowctl.broker.worker_view import load_workers
 from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError
 from flowctl.dsl.sample import configs as sampled
@@ -79,6 +81,8 @@ def load_results(client: Any, run: RunView, folder: RunFolder, *, step: str | No
     """
     chosen = choose_step(run, step)
     units = load_units(client, chosen, range(chosen.total))
+    if any(unit.cause is not None and unit.cause.kind == "infeasible" for unit in units):
+        units = with_lacks(client, run, units, load_workers(client), at_ms=now_ms(client))
     configs = load_configs(folder, chosen)
     source = FolderSource(client, folder)
     is_stage = not chosen.is_experiment

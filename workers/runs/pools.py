@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from flowctl.broker.store import Broker
 from flowctl.broker.view import now_ms
 from flowctl.broker.worker_view import load_workers
@@ -41,6 +43,16 @@ def set_pool(broker: Broker, name: str, units: int) -> int:
         what = f"{who} {verb} {name}, so it cannot be a token of the whole cluster as well"
         raise RefusedError(what, place=f"pool {name}", cure="choose another name, or start workers without it")
     return int(broker.calls.pool_set(name, units).rest[0])
+
+
+def shadowed_by(pools: Iterable[str], worker: str, offer: Mapping[str, int]) -> list[str]:
+    """One line per token that a worker offers and that is a pool as well: the pool is meant."""
+    return [
+        f"worker {worker} offers {name}, which is a pool of the whole cluster: the pool is meant, the worker's {name} "
+        f"does not count; give one up: flowctl pool remove {name}, or start the worker without it"
+        for name in sorted(pools)
+        if offer.get(name)
+    ]
 
 
 def remove_pool(broker: Broker, name: str) -> int:

@@ -25,15 +25,19 @@ _TEXT, _TRACE = 1000, 4000
 
 
 class Asks:
-    """The answers of one step's trials: `{"request": …}`, or `{"failed": cause}`. Equal ones are held once."""
+    """The answers of one step's trials: `{"request": …}`, or `{"failed": cause}`. Equal ones are held once.
 
-    def __init__(self, step: Step, asking: Asking) -> None:
+    With a `limit`, only the first so many trials are asked for: `count` of them.
+    """
+
+    def __init__(self, step: Step, asking: Asking, *, limit: int | None = None) -> None:
         self.step = step
         self._answers: list[dict[str, Any]] = []
         self._numbers: dict[bytes, int] = {}
+        self.count = step.total if limit is None else min(limit, step.total)
         source = sampler(step)
         with launcher.refusing("a resource function does not submit", cure="return what the trial asks for"):
-            self._of = [self._number(_answer(asking, source.config_at(index))) for index in range(step.total)]
+            self._of = [self._number(_answer(asking, source.config_at(index))) for index in range(self.count)]
 
     def _number(self, answer: dict[str, Any]) -> int:
         text = canonical(answer)

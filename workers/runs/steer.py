@@ -44,7 +44,10 @@ def change(broker: Broker, run: str, values: Mapping[str, float | None], *, step
         if reply.word == "NOT_FOUND":
             raise RefusedError(f"there is no '{target}'", cure="see 'flowctl list'")
         if reply.word == "ENDED":
-            raise RefusedError(f"the run '{run}' has ended ({reply.rest[0]})", cure="nothing of it waits any more")
+            what = "step" if step else "run"
+            raise RefusedError(
+                f"the {what} '{target}' has ended ({reply.rest[0]})", cure="nothing of it waits any more"
+            )
         if reply.word != "OK":
             raise RefusedError(f"'{target}' has no {name}", cure="see 'flowctl set --help'")
 

@@ -70,7 +70,7 @@ def command(
             shown["checkpoint"] |= {"save": f"{command} --save DIR", "saved": str(target) if target else None}
         click.echo(dumps("best", {**body, "best": shown}))
         return
-    click.echo(_text(best, named))
+    click.echo(_text(best, named, several=any(trial.iteration > 1 for trial in results)))
     if target is not None:
         click.echo(f"saved in {target}")
     elif best.checkpoint_info is not None:
@@ -91,11 +91,11 @@ def _empty(folder: str) -> Path:
     return path
 
 
-def _text(best: TrialResult, metric: str) -> str:
+def _text(best: TrialResult, metric: str, *, several: bool) -> str:
+    """`several`: the trials of the run report more than once, so that the iteration says something."""
     report = best.best_report
-    lines = [
-        f"{best.label}  {metric} {number(report.value) if report else ''}  (iteration {best.iteration}, {best.status})"
-    ]
+    when = f"iteration {best.iteration}, " if several else ""
+    lines = [f"{best.label}  {metric} {number(report.value) if report else ''}  ({when}{best.status})"]
     for title, values in (("config", best.config), ("metrics", best.metrics)):
         flat = flatten(values)
         lines += [f"{title}:", *(f"  {key} = {number(value)}" for key, value in flat.items())] if flat else []

@@ -28,7 +28,8 @@ def command(target: str, as_json: bool) -> None:
     if as_json:
         click.echo(dumps("cancelled", {"target": found.label, "state": steered.state, "had_ended": steered.is_over}))
         return
-    click.echo(f"{found.label}: {_text(steered.state, steered.is_over)}")
+    done = _text(steered.state, steered.is_over)
+    click.echo(f"{found.label}: {done}; see it: flowctl watch {found.run.run}")
 
 
 def _name(found: targets.Target) -> str:
@@ -40,4 +41,4 @@ def _name(found: targets.Target) -> str:
 def _text(state: str, had_ended: bool) -> str:
     if had_ended:
         return f"had already ended ({state})"
-    return "cancelled" if state == "cancelled" else f"{state}, cancel asked for; see 'flowctl watch'"
+    return "cancelled" if state == "cancelled" else "being cancelled"

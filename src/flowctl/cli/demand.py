@@ -23,5 +23,5 @@ def command(as_json: bool) -> None:
     Example: flowctl demand --json
     """
     with opened() as (broker, _), reading(broker):
-        view = load_demand(broker.client)
+        view = load_demand(broker.client, gone_ms=broker.calls.times.boot_gone_ms)
     click.echo(dumps("demand", demand_body(view)) if as_json else demand_text(view))

@@ -232,7 +232,7 @@ def _away_line(error: FlowctlError) -> str:
 def _look(broker: Broker, run: str) -> Snapshot:
     with reading(broker):
         broker.tick()
-        snap = take_snapshot(broker.client, run)
+        snap = take_snapshot(broker.client, run, gone_ms=broker.calls.times.boot_gone_ms)
     if snap is None:
         raise UnknownTarget(f"there is no run '{run}' any more")
     return snap

@@ -103,14 +103,15 @@ def _is_gpu(name: str) -> bool:
 
 def problems(reasons: list[Reason], run: RunView) -> list[str]:
     """What a person must do before anything runs, one line each."""
-    told = ("no_worker", "lost_contact", "not_accepting", "quarantined")
+    told = ("no_worker", "lost_contact", "not_accepting", "quarantined", "shared")
     lines = []
     for reason in reasons:
         if reason.kind == "no_worker":
             lines.append("no worker is up; start one: flowctl worker")
         elif reason.is_impossible or reason.kind in told:
             cure = f"; {reason.cure}" if reason.cure else ""
-            lines.append(f"{who(reason, run)} cannot run: {reason.text}{cure}")
+            now = " now" if reason.kind == "shared" else ""
+            lines.append(f"{who(reason, run)} cannot run{now}: {reason.text}{cure}")
     return list(dict.fromkeys(lines))
 
 

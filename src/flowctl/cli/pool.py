@@ -14,7 +14,7 @@ from flowctl.cli.server import opened
 from flowctl.render.resources_json import pool_bodies
 from flowctl.render.resources_text import pools_text
 from flowctl.render.strict_json import dumps
-from flowctl.workers.runs.pools import check_pool_name, parse_pool, remove_pool, set_pool
+from flowctl.workers.runs.pools import check_pool_name, parse_pool, remove_pool, set_pool, shadowed_by
 
 
 @click.group("pool", short_help="Set, list or remove cluster-wide tokens.")
@@ -62,6 +62,9 @@ def list_command(as_json: bool) -> None:
             click.echo("there is no pool; make one: flowctl pool set license=3")
         else:
             click.echo(pools_text(cluster, _ages(broker, cluster), UnitNames(broker.client).label))
+            for worker in cluster.workers:
+                for line in shadowed_by(cluster.set_pools, worker.worker, worker.offer):
+                    click.echo(f"warning: {line}")
 
 
 @command.command("remove", short_help="Give a pool up.")

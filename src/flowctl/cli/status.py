@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from flowctl.broker.host_view import load_bundles
 from flowctl.broker.reading import reading
 from flowctl.broker.reasons import unit_reason, with_lacks
 from flowctl.broker.snapshot import take_snapshot
@@ -45,7 +46,7 @@ def command(target: str | None, only_resources: bool, as_json: bool) -> int:
             click.echo(_trial(broker, found, configs, as_json))
             return 0
         with reading(broker):
-            snap = take_snapshot(broker.client, found.run.run)
+            snap = take_snapshot(broker.client, found.run.run, gone_ms=broker.calls.times.boot_gone_ms)
     if snap is None:
         raise targets.UnknownTarget(f"there is no run '{found.run.run}' any more")
     if as_json:
@@ -65,9 +66,11 @@ def _trial(broker: Broker, found: targets.Target, configs: ConfigReader, as_json
         attempts = load_attempts(broker.client, unit)
         workers = load_workers(broker.client)
         unit = with_lacks(broker.client, found.run, [unit], workers, at_ms=at_ms)[0]
+        bundles = load_bundles(broker.client, unit.unit) if unit.is_active else []
         reason = None
         if unit.state == "pending":
-            reason = unit_reason(broker.client, found.run, found.step, unit, workers, at_ms=at_ms)
+            gone_ms = broker.calls.times.boot_gone_ms
+            reason = unit_reason(broker.client, found.run, found.step, unit, workers, at_ms=at_ms, gone_ms=gone_ms)
     config = configs.of_quietly(found.step.name, found.index)
     output = configs.output(found.step.name) if not found.step.is_experiment and unit.state == "completed" else None
     if isinstance(output, dict) and "$manifest" in output:
@@ -75,7 +78,7 @@ def _trial(broker: Broker, found: targets.Target, configs: ConfigReader, as_json
     began = configs.began(found.step.name, found.index) if attempts else {}
     process = find_process(unit, workers) if unit.state == "running" else None
     if as_json:
-        return dumps("trial", trial_body(found.run, unit, attempts, config, reason, output, began, process))
+        return dumps("trial", trial_body(found.run, unit, attempts, config, reason, output, began, process, bundles))
     return trial_text(
         found.run,
         unit,
@@ -85,5 +88,6 @@ def _trial(broker: Broker, found: targets.Target, configs: ConfigReader, as_json
         reason=reason,
         output=output,
         began=began,
+        bundles=bundles,
         process=str(process) if process is not None else None,
     )

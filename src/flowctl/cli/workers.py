@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import click
 
 from flowctl.broker.reading import reading
+from flowctl.broker.reason import LabelOf, out_of_service, restore_cure
 from flowctl.broker.shape_view import show_tokens
 from flowctl.broker.store import Broker
+from flowctl.broker.unit_names import UnitNames
 from flowctl.broker.view import now_ms
 from flowctl.broker.worker_view import DEVICE, WorkerView, as_gpu, load_workers
 from flowctl.cli.server import opened
@@ -17,6 +19,7 @@ from flowctl.render.status_json import worker_body
 from flowctl.render.strict_json import dumps
 from flowctl.render.summary import lost_contact, token_text
 from flowctl.render.table import table
+from flowctl.workers.runs.pools import shadowed_by
 
 
 @click.command("workers", short_help="List workers and what they offer.")
@@ -36,9 +39,14 @@ def command(restore: str | None, as_json: bool) -> None:
             return
         at_ms = now_ms(broker.client)
         workers = load_workers(broker.client)
-    if as_json:
-        click.echo(dumps("workers", {"workers": [worker_body(worker, at_ms=at_ms) for worker in workers]}))
-        return
+        label_of = UnitNames(broker.client).label
+        if as_json:
+            bodies = [worker_body(worker, at_ms=at_ms, label_of=label_of) for worker in workers]
+            click.echo(dumps("workers", {"workers": bodies}))
+            return
+        details = [line for worker in workers for line in _details(worker, at_ms, label_of)]
+        pools = list(broker.client.hkeys("fc:pools"))
+        details += [line for worker in workers for line in shadowed_by(pools, worker.worker, worker.offer)]
     if not workers:
         click.echo("no worker is up; start one: flowctl worker")
         return
@@ -56,9 +64,8 @@ def command(restore: str | None, as_json: bool) -> None:
         for worker in workers
     ]
     click.echo(table(["worker", "host", "state", "python", "used/offered", "labels", "trials", "last beat"], rows))
-    for worker in workers:
-        for line in _details(worker):
-            click.echo(line)
+    for line in details:
+        click.echo(line)
 
 
 def _restore(broker: Broker, name: str, as_json: bool) -> None:
@@ -71,17 +78,16 @@ def _restore(broker: Broker, name: str, as_json: bool) -> None:
     click.echo(f"{name}: in service again" if before == "quarantined" else f"{name}: was in service already")
 
 
-def _details(worker: WorkerView) -> Iterator[str]:
+def _details(worker: WorkerView, at_ms: int, label_of: LabelOf) -> Iterator[str]:
     """Its devices, and why it is out of service."""
     for device in worker.devices:
         dim = f"{DEVICE}{device.id}"
         offered, used = worker.offer.get(dim, 0), worker.used.get(dim, 0)
         use = f"{show_tokens('gpu', used)} of 1 in use" if offered else "offered by another worker, or beyond its limit"
-        memory = f", {device.memory_mib} MiB" if device.memory_mib else ""
+        memory = f", {show_tokens('memory', device.memory_mib)}" if device.memory_mib else ""
         yield f"{worker.worker}: gpu {device.visible} {device.name} ({device.id}{memory}): {use}"
     if worker.is_quarantined:
-        why = f": {worker.reason}" if worker.reason else ""
-        yield f"{worker.worker} is out of service{why}; bring it back: flowctl workers --restore {worker.worker}"
+        yield f"{out_of_service(worker, at_ms=at_ms, label_of=label_of)}; {restore_cure(worker)}"
 
 
 def _state(worker: WorkerView, at_ms: int) -> str:

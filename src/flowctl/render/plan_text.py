@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from flowctl.broker.shape_view import show_need
@@ -11,26 +12,35 @@ from flowctl.dsl.graph import A_FUNCTION
 from flowctl.dsl.labels import show_labels
 from flowctl.dsl.plan import Plan, Step
 from flowctl.dsl.resources import format_request
+from flowctl.render.plan_asks import PlannedAsks
 from flowctl.render.table import cut, number, pairs, table
 
+NOTHING: Mapping[str, PlannedAsks] = MappingProxyType({})
 
-def plan_text(plan: Plan, first_configs: Mapping[str, Mapping[str, Any]]) -> str:
+
+def plan_text(
+    plan: Plan, first_configs: Mapping[str, Mapping[str, Any]], asked: Mapping[str, PlannedAsks] = NOTHING
+) -> str:
     """Steps with their edges, trials, requests and limits, then the number of trials of each request.
 
-    `first_configs` holds the configuration of trial 0 per experiment, as an example of the search space.
+    `first_configs` holds the configuration of trial 0 per experiment, as an example of the search space;
+    `asked`, per step whose resources are a function of the configuration, what that says.
     """
     title = f"{plan.name}  {len(plan.steps)} step{'s' if len(plan.steps) != 1 else ''}, {trials(plan)}"
     lines = [title, f"plan {plan.digest}"]
     if plan.parameters:
         lines.append(f"parameters: {pairs(plan.parameters, limit=20)}")
     rows = [
-        [step.name, step.kind, str(step.total), needs(step), ", ".join(step.after), step.place] for step in plan.steps
+        [step.name, step.kind, str(step.total), needs(step, asked), ", ".join(step.after), step.place]
+        for step in plan.steps
     ]
     lines += ["", table(["step", "kind", "trials", "needs each", "after", "declared at"], rows)]
     for step in plan.steps:
         lines += _details(step, first_configs.get(step.name, {}))
     lines += ["", "in all:"]
-    lines += [f"  {count} × {need}" for need, count in shapes(plan).items()]
+    lines += [f"  {count} × {need}" for need, count in shapes(plan, asked).items()]
+    warnings = [failure.line() for each in asked.values() for failure in each.failures]
+    lines += ["", *warnings] if warnings else []
     return "\n".join(lines)
 
 
@@ -43,19 +53,22 @@ def trials(plan: Plan) -> str:
     return " and ".join(parts)
 
 
-def needs(step: Step) -> str:
+def needs(step: Step, asked: Mapping[str, PlannedAsks] = NOTHING) -> str:
     """What each unit of a step asks for."""
+    if step.name in asked:
+        return asked[step.name].needs()
     if step.request is not None:
         return format_request(step.request, vector=show_need)
     return f"{A_FUNCTION} on {show_labels(step.labels)}" if step.labels else A_FUNCTION
 
 
-def shapes(plan: Plan) -> dict[str, int]:
-    """How many units ask for the same, in the order of the steps."""
+def shapes(plan: Plan, asked: Mapping[str, PlannedAsks] = NOTHING) -> dict[str, int]:
+    """How many units ask for the same, in the order of the steps; those for which a function fails are left out."""
     counts: dict[str, int] = {}
     for step in plan.steps:
-        need = needs(step)
-        counts[need] = counts.get(need, 0) + step.total
+        found = asked[step.name].counts() if step.name in asked else [(needs(step), step.total)]
+        for need, count in found:
+            counts[need] = counts.get(need, 0) + count
     return counts
 
 
@@ -151,11 +164,12 @@ def _node(name: str) -> str:
     return "s_" + name.replace("_", "__").replace("-", "_")
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Plan, asked: Mapping[str, PlannedAsks] = NOTHING) -> dict[str, Any]:
     """The body of `plan --json`: the plan itself and what it amounts to."""
     return {
         "plan": json.loads(plan.canonical()),
         "digest": plan.digest,
         "trials": {step.name: step.total for step in plan.steps},
-        "shapes": [{"needs": need, "count": count} for need, count in shapes(plan).items()],
+        "shapes": [{"needs": need, "count": count} for need, count in shapes(plan, asked).items()],
+        "warnings": [failure.to_json() for each in asked.values() for failure in each.failures],
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flowctl.broker.cluster_view import ClusterView
 from flowctl.broker.demand import DemandView
-from flowctl.broker.reason import LabelOf
+from flowctl.broker.reason import LabelOf, out_of_service, restore_cure
 from flowctl.broker.shape_view import show_shape, show_tokens
 from flowctl.broker.token_view import TokenHolder, TokenRow, pool_tokens, worker_tokens
 from flowctl.broker.worker_view import WorkerView
@@ -18,15 +18,27 @@ HEAD = ("worker", "token", "capacity", "used", "free", "held by")
 
 
 def resources_text(cluster: ClusterView, ages: Mapping[str, int], label_of: LabelOf) -> str:
-    """One row per token of each worker and per pool, then what is reserved."""
-    rows = [
-        [worker.worker if i == 0 else "", *_cells(row, cluster, ages, label_of, worker)]
-        for worker in cluster.workers
-        for i, row in enumerate(worker_tokens(cluster, worker))
-    ]
+    """One row per token of each worker and per pool, then who is out of service and what is reserved.
+
+    What a worker offers nothing of is left out.
+    """
+    rows = []
+    for worker in cluster.workers:
+        offered = [row for row in worker_tokens(cluster, worker) if row.capacity or row.used]
+        rows += [
+            [worker.worker if i == 0 else "", *_cells(row, cluster, ages, label_of, worker)]
+            for i, row in enumerate(offered)
+        ]
+        if not offered:
+            rows.append([worker.worker, "nothing", "", "", "", ""])
     parts = [table(HEAD, rows)] if rows else ["no worker is up; start one: flowctl worker"]
     if cluster.pools:
         parts.append(pools_text(cluster, ages, label_of))
+    parts += [
+        f"{out_of_service(worker, at_ms=cluster.at_ms, label_of=label_of)}; {restore_cure(worker)}"
+        for worker in cluster.workers
+        if worker.is_quarantined
+    ]
     kept = cluster.reservation
     if kept is not None:
         names = {worker.boot: worker.worker for worker in cluster.workers}
@@ -71,7 +83,10 @@ def _cells(
 ) -> list[str]:
     held = [_holder(row.name, each, cluster.at_ms, ages, label_of) for each in row.holders[:MAX_HOLDERS]]
     more = f" and {len(row.holders) - MAX_HOLDERS} more" if len(row.holders) > MAX_HOLDERS else ""
-    kept = f" ({show_tokens(row.name, row.kept)} reserved)" if row.kept else ""
+    kept = ""
+    if row.kept and cluster.reservation is not None:
+        once = " once it is free" if row.kept > row.free else ""
+        kept = f" ({show_tokens(row.name, row.kept)} kept for {label_of(cluster.reservation.unit)}{once})"
     return [
         _name(row, worker),
         show_tokens(row.name, row.capacity),

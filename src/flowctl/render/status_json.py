@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from flowctl.broker.reason import Reason
+from flowctl.broker.host_view import BundleView
+from flowctl.broker.reason import LabelOf, Reason, label_units
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.view import AttemptView, RunView, StepView, UnitView
 from flowctl.broker.worker_view import DEVICE, Device, WorkerView
@@ -70,6 +71,7 @@ def trial_body(
     output: Any = None,
     began: Mapping[int, int | None] = NOTHING,
     process: TrialPlace | None = None,
+    bundles: Sequence[BundleView] = (),
 ) -> dict[str, Any]:
     """Everything that `status RUN/7` shows."""
     return {
@@ -79,6 +81,7 @@ def trial_body(
         "output": output,
         "pending": reason_body(reason) if reason else None,
         "process": {"host": process.host, "pid": process.pid} if process is not None else None,
+        "bundles": [{"index": each.index, "worker": each.worker, "code": each.code} for each in bundles],
         "history": [{**attempt_body(each), "from_iteration": began.get(each.epoch)} for each in attempts],
     }
 
@@ -160,13 +163,14 @@ def reason_body(reason: Reason) -> dict[str, Any]:
                 "tokens": amount(next(iter(reason.lacking), ""), each.units) if each.units else None,
                 "since_ms": each.since_ms,
                 "orphan": each.is_orphan,
+                "worker": each.worker or None,
             }
             for each in reason.holders
         ],
     }
 
 
-def worker_body(worker: WorkerView, *, at_ms: int) -> dict[str, Any]:
+def worker_body(worker: WorkerView, *, at_ms: int, label_of: LabelOf) -> dict[str, Any]:
     """One worker; token amounts as people write them (cores, devices, MiB)."""
     return {
         "worker": worker.worker,
@@ -184,7 +188,7 @@ def worker_body(worker: WorkerView, *, at_ms: int) -> dict[str, Any]:
         "used": amounts({dim: worker.used.get(dim, 0) for dim in worker.offer}),
         "labels": list(worker.labels),
         "devices": [device_body(worker, device) for device in worker.devices],
-        "reason": worker.reason,
+        "reason": label_units(worker.reason, label_of) if worker.reason else None,
         "quarantined_ms": worker.quarantined_ms,
         "units": list(dict.fromkeys(held.unit for held in worker.held if not held.is_orphan)),
         "unconfirmed": list(dict.fromkeys(held.unit for held in worker.held if held.is_orphan)),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from flowctl.broker.host_view import BundleView
 from flowctl.broker.reason import Reason
 from flowctl.broker.snapshot import Snapshot
 from flowctl.broker.view import AttemptView, RunView, UnitView
@@ -67,6 +68,7 @@ def trial_text(
     reason: Reason | None,
     output: Any = None,
     began: Mapping[int, int | None] = NOTHING,
+    bundles: Sequence[BundleView] = (),
     process: str | None = None,
 ) -> str:
     """One trial: state and why, configuration, last report, checkpoint, every attempt with its cause.
@@ -79,6 +81,7 @@ def trial_text(
     lines = [f"{label}  {unit.state}  {span_ms(unit.first_started_ms or unit.started_ms, end_ms)}".rstrip()]
     if process is not None:
         lines.append(f"process: {process}")
+    lines += [_bundle(each) for each in bundles]
     if unit.reason and unit.reason != unit.state and not unit.is_active:
         lines.append(f"reason: {unit.reason}")
     if unit.state == "failed" and unit.cause:
@@ -105,6 +108,12 @@ def trial_text(
     if traces:
         lines += ["", traces[-1].rstrip()]
     return "\n".join([*lines, "", f"flowctl logs {label}"])
+
+
+def _bundle(bundle: BundleView) -> str:
+    where = f"on {bundle.worker}" if bundle.worker else "lost its worker, waits for another"
+    what = "the trial itself" if bundle.index == 0 else f"its code: {bundle.code}" if bundle.code else "no code started"
+    return f"bundle {bundle.index}: {where} ({what})"
 
 
 def _attempt_row(attempt: AttemptView, at_ms: int, began: Mapping[int, int | None]) -> list[str]:

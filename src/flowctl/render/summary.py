@@ -62,9 +62,9 @@ def best_lines(snap: Snapshot, config_of: ConfigOf) -> list[str]:
             continue
         label = snap.run.label(step.name, unit.index)
         config = pairs(config_of(step.name, unit.index))
-        lines.append(
-            f"best {step.metric} {number(unit.best)}  {label} (iteration {unit.best_iteration})  {config}".rstrip()
-        )
+        several = any(each.iteration > 1 for each in (unit, *snap.active) if each.step == step.name)
+        when = f" (iteration {unit.best_iteration})" if several else ""
+        lines.append(f"best {step.metric} {number(unit.best)}  {label}{when}  {config}".rstrip())
     return lines
 
 
@@ -73,11 +73,12 @@ def _of(run: RunView, step: StepView) -> str:
 
 
 def notice_lines(snap: Snapshot) -> dict[str, str]:
-    """Per experiment that may have a misspelled metric, what its running trials report instead.
+    """What a person should know, by a key that stays the same: workers out of service, and per experiment that may have
+    a misspelled metric, what its running trials report instead.
 
     A report may lack the metric at times, so this is no error, and nothing is said once some trial has reported it.
     """
-    found = {}
+    found = dict(snap.notices)
     for step in snap.run.experiments:
         if step.metric is None or step.name in snap.best:
             continue
@@ -188,8 +189,8 @@ def failure_lines(snap: Snapshot) -> list[str]:
 
 
 def token_text(offer: Mapping[str, int], used: Mapping[str, int]) -> str:
-    """`cpu 1/2, slot 3/10`: used of offered."""
-    dims = sorted(offer, key=lambda dim: (dim == "slot", dim))
+    """`cpu 1/2, slot 3/10`: used of offered; what is not offered is left out."""
+    dims = sorted((dim for dim in offer if offer[dim] or used.get(dim)), key=lambda dim: (dim == "slot", dim))
     return ", ".join(f"{dim} {show_tokens(dim, used.get(dim, 0))}/{show_tokens(dim, offer[dim])}" for dim in dims)
 
 
