@@ -29,7 +29,7 @@ from flowctl.workers.runs.folder import open_folder
 
 TRIALS = 500
 OVER_FLOOR_MS = 25.0
-_LOAD = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
+_LOAD = "import pickle, sys; pickle.loads(pickle.load(open(sys.argv[1], 'rb'))[0])"
 
 
 def main() -> None:

@@ -1,20 +1,24 @@
 """The payload: user functions as bytes, so that workers need no copy of the user's code.
 
 Functions and classes of the script, and of modules that lie beside it, are pickled by value; everything installed is
-pickled by reference, flowctl itself included. Each entry is the pickle of `(function, stop functions, sources)`, where
-`sources` holds the text of each file that travels, so that a traceback elsewhere shows its lines, and an `import`
-inside a function finds its module. Such a module is made anew there: its classes are not those that a global of the
-script, pickled by value, brought along. Nothing here signs or checks: `RunFolder.load_payload` gives back only bytes
-that a signed record names.
+pickled by reference, flowctl itself included. Where that is refused, because a module beside the script holds what
+cannot be pickled (a lock, a thread), these modules are pickled by reference too, and imported anew in the trial.
+
+Each entry is the pickle of `(code, sources, names)`: `code` is the pickle of `(function, stop functions)`, to be read
+once the rest can be imported. `sources` holds the text of each file that travels, so that a traceback elsewhere shows
+its lines, and an import finds its module; `names` are the modules that `code` imports from there before anything else.
+A module that is imported is made anew there: its classes are not those that a global of the script, pickled by value,
+brought along, and what the script has set in it is not there. Nothing here signs or checks: `RunFolder.load_payload`
+gives back only bytes that a signed record names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -54,25 +58,46 @@ def pickle_code(compiled_code: Mapping[str, StepCode], main_module: ModuleType |
 
     Raises `PayloadError`, which names the step and what in it cannot be pickled.
     """
-    with _by_value(main_module) as modules:
-        sources = source_files(modules)
-        texts = {name: read_source(path) for path, name in sources.items()}
-        return {
-            key: _pickle(key, (code.function, tuple(code.stop), texts), sources) for key, code in compiled_code.items()
-        }
+    modules = [] if main_module is None else modules_of(main_module)
+    sources = source_files(modules)
+    texts = {name: read_source(path) for path, name in sources.items()}
+    imported = [one for one in modules[1:] if _is_found(one, sources)]
+    payload = {}
+    for key, code in compiled_code.items():
+        data, names = _pickle(key, (code.function, tuple(code.stop)), modules, sources, imported)
+        payload[key] = pickle.dumps((data, texts, names), protocol=5)
+    return payload
 
 
 def unpickle_code(data: bytes) -> tuple[Any, tuple[Any, ...]]:
     """The function and the stop functions of a step; runs user code, so only a trial process calls this."""
-    function, stop, _sources = pickle.loads(data)
+    code, _sources, _names = pickle.loads(data)
+    function, stop = pickle.loads(code)
     return function, stop
 
 
-def _pickle(key: str, value: tuple[Any, tuple[Any, ...], dict[str, str]], sources: Mapping[Path, str]) -> bytes:
-    try:
-        return _dumps(value, sources)
-    except _REFUSALS as error:
-        raise PayloadError(_reason(value, error), place=f"step {key!r}", cure=_CURE) from error
+def _pickle(
+    key: str,
+    value: tuple[Any, tuple[Any, ...]],
+    modules: list[ModuleType],
+    sources: Mapping[Path, str],
+    imported: list[ModuleType],
+) -> tuple[bytes, tuple[str, ...]]:
+    """The code, and the names of the modules that it imports: none of those beside the script, or all `imported`."""
+    if imported:
+        with contextlib.suppress(*_REFUSALS), _by_value(modules):
+            return _dumps(value, sources), ()
+    with _by_value([one for one in modules if one not in imported]):
+        try:
+            return _dumps(value, sources), tuple(one.__name__ for one in imported)
+        except _REFUSALS as error:
+            raise PayloadError(_reason(value, error), place=f"step {key!r}", cure=_CURE) from error
+
+
+def _is_found(module: ModuleType, sources: Mapping[Path, str]) -> bool:
+    """Whether importing its name elsewhere finds its text, as flowctl.workers.script_finder looks for it."""
+    place = module.__name__.replace(".", "/")
+    return sources.get(Path(module.__file__ or "").resolve()) in (f"{place}.py", f"{place}/__init__.py")
 
 
 def _dumps(value: Any, sources: Mapping[Path, str]) -> bytes:
@@ -102,8 +127,8 @@ def _dumps(value: Any, sources: Mapping[Path, str]) -> bytes:
     return buffer.getvalue()
 
 
-def _reason(value: tuple[Any, tuple[Any, ...], dict[str, str]], error: BaseException) -> str:
-    function, stop, _sources = value
+def _reason(value: tuple[Any, tuple[Any, ...]], error: BaseException) -> str:
+    function, stop = value
     for part, prefix in ((function, ""), *((one, "its stop function: ") for one in stop)):
         if not _can_pickle(part):
             found = culprit.find(part, _can_pickle)
@@ -120,17 +145,16 @@ def _can_pickle(value: Any) -> bool:
     return True
 
 
-@contextmanager
-def _by_value(script: ModuleType | None) -> Iterator[list[ModuleType]]:
+@contextlib.contextmanager
+def _by_value(modules: list[ModuleType]) -> Iterator[None]:
     import cloudpickle
 
-    modules = [] if script is None else modules_of(script)
     before = cloudpickle.list_registry_pickle_by_value()
     added = [one for one in modules if one.__name__ not in before and one.__name__ != "__main__"]
     try:
         for module in added:
             cloudpickle.register_pickle_by_value(module)
-        yield modules
+        yield
     finally:
         for module in added:
             if module.__name__ in cloudpickle.list_registry_pickle_by_value():

@@ -7,7 +7,7 @@ signs it; what it returns comes back as plain values.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,9 +120,10 @@ class Host:
         return self._ask({"t": "host_status", "bundle": self.bundle.index, "number": self.number})
 
 
-def pack(value: Any, sources: Mapping[str, str]) -> str:
+def pack(value: Any, sources: Mapping[str, str], names: Sequence[str] = ()) -> str:
     """A function with its arguments as a file in the attempt's folder: by value what comes from the script, with the
-    text of the script's files. Raises TypeError, naming what cannot be pickled.
+    text of the script's files, and the names of modules that are imported from there. Raises TypeError, naming what
+    cannot be pickled.
     """
     import pickle
     import tempfile
@@ -135,5 +136,5 @@ def pack(value: Any, sources: Mapping[str, str]) -> str:
     except (pickle.PickleError, TypeError, AttributeError, ValueError) as error:
         raise TypeError(f"bundle.start: cannot be pickled ({type(error).__name__}: {error})") from error
     with tempfile.NamedTemporaryFile(dir=Path.cwd(), prefix=".host-", suffix=".pkl", delete=False) as file:
-        file.write(pickle.dumps((inner, dict(sources)), protocol=5))
+        file.write(pickle.dumps((inner, dict(sources), tuple(names)), protocol=5))
     return file.name

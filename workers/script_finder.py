@@ -1,29 +1,37 @@
 """Imports, in a trial, of the modules that lay beside the script: from the text that travelled with it.
 
-Only what nothing else finds is taken from there. A module runs under its own name, the script too, so that an
-`if __name__ == "__main__"` block never does; what submits at import is refused.
+Only what nothing else finds is taken from there, but for modules that are known to be the script's. A module runs under
+its own name, the script too, so that an `if __name__ == "__main__"` block never does; what submits at import is refused.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 
 
-def install(sources: Mapping[str, str]) -> None:
-    """Makes the files `sources`, text by path from the script's folder, importable in this process."""
+def install(sources: Mapping[str, str], names: Collection[str] = ()) -> None:
+    """Makes the files `sources`, text by path from the script's folder, importable in this process.
+
+    `names` are modules of that text even where something else of that name could be found.
+    """
+    if names:
+        sys.meta_path.insert(0, _Finder(sources, names))
     sys.meta_path.append(_Finder(sources))
 
 
 class _Finder:
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    def __init__(self, sources: Mapping[str, str], names: Collection[str] | None = None) -> None:
         self._sources = sources
+        self._names = names
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if self._names is not None and name not in self._names:
+            return None
         place = name.replace(".", "/")
         for file in (f"{place}/__init__.py", f"{place}.py"):
             if file in self._sources:

@@ -196,7 +196,9 @@ def fetch_checkpoint(ref: Mapping[str, Any]) -> Path:
     return Path(answer["path"])
 
 
-def bundles_of(channel: Channel, told: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> tuple[Bundle, ...]:
+def bundles_of(
+    channel: Channel, told: Sequence[Mapping[str, Any]], sources: Mapping[str, str], names: Sequence[str] = ()
+) -> tuple[Bundle, ...]:
     """The bundles as the guardian describes them, with the way to start code on them."""
 
     def ask(frame: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def bundles_of(channel: Channel, told: Sequence[Mapping[str, Any]], sources: Map
             raise TrialStopped("the guardian of this trial is gone") from error
 
     return tuple(
-        Bundle.of(index, one, ask=ask, pack=lambda value: pack(value, sources)) for index, one in enumerate(told)
+        Bundle.of(index, one, ask=ask, pack=lambda value: pack(value, sources, names)) for index, one in enumerate(told)
     )
 
 

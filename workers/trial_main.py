@@ -68,14 +68,14 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
         signal.signal(signal.SIGTERM, on_term)
         is_host = start["kind"] == "host"
         with open(start["payload"], "rb") as file:
-            function, stop_functions, sources = (None, (), {}) if is_host else pickle.load(file)
-            inner, sources = pickle.load(file) if is_host else (b"", sources)
+            code, sources, names = pickle.load(file)
         if is_host or len(sources) > 1:
             from flowctl.workers import script_finder
 
-            script_finder.install(sources)
+            script_finder.install(sources, names)
+        function, stop_functions = (None, ()) if is_host else pickle.loads(code)
         told = {**start["context"], "devices": tuple(start["context"]["devices"])}
-        bundles = session.bundles_of(channel, start.get("bundles", ()), sources)
+        bundles = session.bundles_of(channel, start.get("bundles", ()), sources, names)
         context = session.Context(**told, bundles=bundles)
         current = session.Session(
             channel=channel,
@@ -93,7 +93,7 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
         args = [_resolved(value) for value in decode(start["inputs"])]
         keywords = {name: _resolved(value) for name, value in decode(start["keyword_inputs"]).items()}
         if is_host:
-            function, args, keywords = pickle.loads(inner)
+            function, args, keywords = pickle.loads(code)
         elif start["kind"] == "experiment":
             args = [Config(decode(start["config"])), *args]
         result = function(*args, **keywords)

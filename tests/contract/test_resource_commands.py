@@ -332,7 +332,7 @@ def test_worker_is_brought_back_by_name(world: World, ask: Ask, tell: Tell) -> N
     assert re.fullmatch(notice, told)
     for command in ("workers", "resources", "status", "doctor"):
         assert re.search(notice, tell(command)[1]), command
-    (check,) = [each for each in ask("doctor")["checks"] if each["name"] == "workers"]
+    (check,) = [each for each in json.loads(tell("doctor", "--json")[1])["checks"] if each["name"] == "workers"]
     assert (check["verdict"], check["cure"]) == ("warn", f"bring it back: flowctl workers --restore {name}")
     assert tell("workers", "--restore", f"{name}x")[0] == 5
     restored = ask("workers", "--restore", name)

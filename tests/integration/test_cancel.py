@@ -130,3 +130,19 @@ def test_what_does_not_exist_is_refused(cluster: Cluster) -> None:
         done = cluster.flowctl("cancel", target)
         assert done.returncode in (2, 5) and done.stderr.count("\n") == 1, done.stderr
     cluster.flowctl("cancel", run, check=True)
+
+
+def test_the_name_of_an_experiment_does_not_cancel_its_whole_run(cluster: Cluster) -> None:
+    run = cluster.submit(
+        "from flowctl import experiment, flow\n"
+        "@experiment(num_samples=2)\ndef one(config): ...\n"
+        "@experiment(num_samples=2)\ndef two(config): ...\n"
+        "@flow\ndef both():\n    one()\n    two()\n"
+    )
+
+    said = cluster.flowctl("cancel", f"{run}/two")
+
+    assert said.returncode == 5
+    assert "one experiment of a run cannot be cancelled yet" in said.stderr
+    assert cluster.state(run) == "submitted"
+    cluster.flowctl("cancel", run, check=True)

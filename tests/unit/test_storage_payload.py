@@ -224,7 +224,7 @@ def test_what_a_function_imports_travels_as_text(script: Import, tmp_path: Path)
     data = pickle_code({"train": StepCode(module.train, ())}, module)["train"]
 
     assert "late_a" not in sys.modules
-    travelled = set(pickle.loads(data)[2])
+    travelled = set(pickle.loads(data)[1])
     assert travelled == {
         "script_j.py",
         "late_a.py",
@@ -237,7 +237,8 @@ def test_what_a_function_imports_travels_as_text(script: Import, tmp_path: Path)
     code = (
         "import json, pickle, sys, types; sys.modules['absent_here'] = types.ModuleType('absent_here'); "
         "from flowctl.workers.script_finder import install; "
-        "f, _, sources = pickle.load(open(sys.argv[1], 'rb')); install(sources); print(json.dumps(f({})))"
+        "code, sources, names = pickle.load(open(sys.argv[1], 'rb')); install(sources, names); "
+        "print(json.dumps(pickle.loads(code)[0]({})))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "payload")]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60)

@@ -44,15 +44,29 @@ local function wants_of(need, largest)
   return wants
 end
 
--- Adds the group to the room, listed under each dimension that it has any of: a shape looks only where its rarest dimension is.
+-- Groups are of one kind if they have some of the same dimensions: a shape looks only at kinds that have enough of each somewhere.
 local function add_group(room, group)
-  local dims, largest = room.dims, room.largest
+  local mask, bits, largest = 0, room.bits, room.largest
   for dim, free in pairs(group.f) do
     if free > 0 then
-      local groups = dims[dim]
-      if groups then groups[#groups + 1] = group else dims[dim] = { group } end
+      local bit = bits[dim]
+      if not bit then
+        bit = 2 ^ room.n_bits
+        bits[dim], room.n_bits = bit, room.n_bits + 1
+      end
+      mask = mask + bit
       if free > (largest[dim] or 0) then largest[dim] = free end
     end
+  end
+  local kind = room.by_mask[mask]
+  if not kind then
+    kind = { groups = {}, largest = {} }
+    room.by_mask[mask], room.kinds[#room.kinds + 1] = kind, kind
+  end
+  kind.groups[#kind.groups + 1] = group
+  local most = kind.largest
+  for dim, free in pairs(group.f) do
+    if free > (most[dim] or 0) then most[dim] = free end
   end
 end
 
@@ -67,7 +81,7 @@ end
 
 -- `holds`: boot → what is kept there for the one request that has a reservation.
 local function open_room(flat, holds)
-  local room, by_text = { dims = {}, classes = {}, changed = {}, largest = {}, all = {} }, {}
+  local room, by_text = { kinds = {}, by_mask = {}, bits = {}, n_bits = 0, classes = {}, changed = {}, largest = {}, all = {} }, {}
   for i = 1, #flat, 2 do
     local boot, text = flat[i], flat[i + 1]
     local hold = holds[boot]
@@ -113,22 +127,20 @@ end
 
 -- Looks at further groups for a shape of one bundle: all that were not looked at yet, or until the first that can hold it.
 local function look_for(room, shape, is_one_enough)
-  if not shape.list then
-    local found
-    for i = 1, #shape.wants, 2 do
-      local groups = room.dims[shape.wants[i]]
-      if not groups then groups = {} end
-      if not found or #groups < #found then found = groups end
-    end
-    shape.list, shape.from, shape.seen = {}, found or room.all, 0
-  end
-  local list, from, wants, bundle = shape.list, shape.from, shape.wants, shape.bundles[1]
-  for i = shape.seen + 1, #from do
-    shape.seen = i
-    local group = from[i]
-    if fits(wants, group.f) and serves(class_of(room.classes, group.c), shape, bundle) then
-      list[#list + 1] = group
-      if is_one_enough then return end
+  shape.list, shape.seen = shape.list or {}, shape.seen or {}
+  local list, wants, bundle = shape.list, shape.wants, shape.bundles[1]
+  for k = 1, #room.kinds do
+    local kind = room.kinds[k]
+    local groups, seen = kind.groups, shape.seen[k] or 0
+    if seen < #groups and fits(wants, kind.largest) then
+      for i = seen + 1, #groups do
+        shape.seen[k] = i
+        local group = groups[i]
+        if fits(wants, group.f) and serves(class_of(room.classes, group.c), shape, bundle) then
+          list[#list + 1] = group
+          if is_one_enough then return end
+        end
+      end
     end
   end
 end

@@ -7,6 +7,7 @@ import click
 from flowctl.broker.reading import reading
 from flowctl.cli import target as targets
 from flowctl.cli.server import opened
+from flowctl.dsl.errors import RefusedError
 from flowctl.render.strict_json import dumps
 
 
@@ -35,6 +36,13 @@ def command(target: str, as_json: bool) -> None:
 def _name(found: targets.Target) -> str:
     if found.step is not None and found.index is not None:
         return f"{found.run.run}:{found.step.name}:{found.index}"
+    if found.step is not None:
+        raise RefusedError(
+            "one experiment of a run cannot be cancelled yet",
+            place=found.label,
+            cure=f"cancel its trials, {found.run.run}/{found.step.name}/0 and so on, or the whole run: "
+            f"flowctl cancel {found.run.run}",
+        )
     return found.run.run
 
 

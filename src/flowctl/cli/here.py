@@ -57,7 +57,8 @@ def run_here(
 def parting_line(run: str, *, own: bool, others: Sequence[str]) -> str:
     """What becomes of a run whose `flowctl run` leaves it; `others` are the workers that can take it from then on."""
     if not others:
-        return f"{'stopped' if own else 'detached; no worker is up that could take it'}; go on with: flowctl run --attach {run}"
+        head = "stopped" if own else "detached; no worker is up that could take it"
+        return f"{head}; go on with: flowctl run --attach {run}"
     named = f"worker{'' if len(others) == 1 else 's'} {', '.join(others[:3])}{', …' if len(others) > 3 else ''}"
     head = "stopped here" if own else "detached"
     return f"{head}; the run goes on on {named}; end it: flowctl cancel {run}"
