@@ -174,7 +174,7 @@ def _shared(need: dict[str, int], workers: Sequence[WorkerView], cluster: Cluste
         f"{'worker' if len(holders) == 1 else 'workers'} {', '.join(named)}{more}"
     )
     if any(each.only_run for each in holders):
-        text += "; waits for them" if len(holders) > 1 else "; waits for it to end"
+        text += "; waits for them" if dim in _SHARED else "; waits for it"
         return Finding("shared", text, lacking=lacking_on(near, need, lacking), nearest=near.worker)
     text += f", which leaves {near.worker} too little"
     cure = _split(dim, need, near, [near, *holders])

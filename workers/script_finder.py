@@ -1,7 +1,8 @@
 """Imports, in a trial, of the modules that lay beside the script: from the text that travelled with it.
 
-Only what nothing else finds is taken from there, but for modules that are known to be the script's. A module runs under
-its own name, the script too, so that an `if __name__ == "__main__"` block never does; what submits at import is refused.
+Only what nothing else finds is taken from there, but for modules that are known to be the script's. A module runs
+under its own name, the script too, so that an `if __name__ == "__main__"` block never does; what submits at import is
+refused.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _attempt(channel: Any, start: dict[str, Any]) -> int:
             from flowctl.workers import script_finder
 
             script_finder.install(sources, names)
-        function, stop_functions = (None, ()) if is_host else pickle.loads(code)
+        function, stop_functions = (lambda: None, ()) if is_host else pickle.loads(code)
         told = {**start["context"], "devices": tuple(start["context"]["devices"])}
         bundles = session.bundles_of(channel, start.get("bundles", ()), sources, names)
         context = session.Context(**told, bundles=bundles)

@@ -117,7 +117,7 @@ def test_what_other_workers_of_the_machine_offer_is_waited_for(client: Any, keys
 
     reason = only(client)
 
-    text = "the cores of vm-2's machine are offered by worker vm (run other); waits for it to end"
+    text = "the cores of vm-2's machine are offered by worker vm (run other); waits for them"
     assert (reason.kind, reason.text, reason.cure, reason.is_impossible) == ("shared", text, None, False)
     keys.add_shape({"cpu": 3 * TOKEN, "slot": TOKEN})
     assert only(client).is_impossible
