@@ -48,7 +48,7 @@ def test_a_broken_machine_is_taken_out_of_service(cluster: Cluster, trials: int,
 
 
 def test_the_last_accepting_worker_is_never_taken_out(cluster: Cluster) -> None:
-    """Alone, however often all fails there; and so is the last of several broken ones."""
+    """Alone, however often all fails there; and what fails on every worker is the script's doing, not theirs."""
     cluster.worker(cpu=1, name="one", env={"BROKEN": "1"})
     space = "{'i': grid(range(5))}"
     first = cluster.submit(trains(breaks(0), param_space=space, max_failures=1))
@@ -59,7 +59,7 @@ def test_the_last_accepting_worker_is_never_taken_out(cluster: Cluster) -> None:
     cluster.wait(second, state="failed")
 
     assert states == ["up"] and by_worker(cluster, "one") >= 10
-    assert sorted(each["state"] for each in cluster.json("workers")["workers"]) == ["quarantined", "up"]
+    assert sorted(each["state"] for each in cluster.json("workers")["workers"]) == ["up", "up"]
     assert all(trial["attempts"] == 2 for trial in cluster.results(second))
     assert cluster.flowctl("resources", "--check").returncode == 0
 

@@ -41,7 +41,7 @@ def test_unknown_resource_is_told_and_fails_after_the_pending_timeout(cluster: C
     assert [(each["kind"], each["text"], each["impossible"]) for each in (*pending, trial)] == [
         ("impossible", TOLD, True)
     ] * 2
-    assert err == f"flowctl: npu/0 and 1 more: was pending for 4 s: {TOLD}\n"
+    assert err == f"flowctl: npu/0 and 1 more: was pending for 10 s: {TOLD}\n"
     assert [each["status"] for each in cluster.results("npu")] == ["failed", "failed"]
 
 
