@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from flowctl.dsl.config import Config
 from flowctl.dsl.errors import DeclarationError
 from flowctl.render.results_text import results_text
 from flowctl.render.strict_json import dumps
+from flowctl.storage.checkpoint import Checkpoint
 from flowctl.workers.runs.result_table import columns_and_rows, report_columns_and_rows
 from flowctl.workers.runs.results import (
     BestReport,
@@ -28,7 +30,7 @@ NAN, INF = math.nan, math.inf
 
 
 class Rows(ResultSource):
-    """Rows given by number of the trial; checkpoints by (trial, iteration)."""
+    """Rows given by number of the trial, and nothing else: what is not asked for here does not exist."""
 
     def __init__(self, rows: dict[int, list[dict[str, Any]]]) -> None:
         self._rows = rows
@@ -38,6 +40,15 @@ class Rows(ResultSource):
 
     def checkpoint_at(self, trial: TrialResult, iteration: int) -> CheckpointInfo | None:
         return None
+
+    def output(self, trial: TrialResult) -> Any:
+        return None
+
+    def checkpoint(self, trial: TrialResult, info: CheckpointInfo) -> Checkpoint:
+        raise LookupError(info)
+
+    def save(self, trial: TrialResult, info: CheckpointInfo, folder: Path) -> Path:
+        raise LookupError(info)
 
 
 def row(iteration: int, **metrics: Any) -> dict[str, Any]:

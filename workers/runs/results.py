@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from flowctl.broker.cause import Cause
 from flowctl.dsl.config import Config
@@ -136,24 +136,28 @@ class TrialResult:
         return self.source.rows(self) if self.source is not None else []
 
 
-class ResultSource:
+class ResultSource(Protocol):
     """Where results read rows and checkpoints from; see workers/runs/load_results.py."""
 
     def rows(self, trial: TrialResult) -> list[dict[str, Any]]:
-        raise NotImplementedError
+        """Every report that counts."""
+        ...
 
     def output(self, trial: TrialResult) -> Any:
-        raise NotImplementedError
+        """What a stage returned."""
+        ...
 
     def checkpoint(self, trial: TrialResult, info: CheckpointInfo) -> Checkpoint:
-        raise NotImplementedError
+        """The checkpoint, fetched when it is used."""
+        ...
 
     def save(self, trial: TrialResult, info: CheckpointInfo, folder: Path) -> Path:
-        raise NotImplementedError
+        """Copies the checkpoint into a folder, verified."""
+        ...
 
     def checkpoint_at(self, trial: TrialResult, iteration: int) -> CheckpointInfo | None:
         """The checkpoint that was committed with the report of that iteration, if one was."""
-        raise NotImplementedError
+        ...
 
 
 class Results(Sequence[TrialResult]):
